@@ -1,0 +1,27 @@
+//! What a run is asked to be and what it turned out to be.
+//!
+//! Plain data only: no I/O, no unsafe code, no knowledge of how anything is done. Every other crate but the guest
+//! agent's two speaks in these types.
+
+mod bytes;
+mod capability;
+mod envelope;
+mod evidence;
+mod executor;
+mod exit;
+mod id;
+mod run;
+mod worker;
+
+pub use bytes::OsBytes;
+pub use capability::{Capability, CapabilityState};
+pub use envelope::{Envelope, EnvelopeError, Magic};
+pub use evidence::{
+    BUNDLE_SCHEMA, Bundle, Control, Dimension, Interruption, KnownBy, Level, Need, Observation, Outcome, Receipt,
+    Safety, StageRecord, StageState,
+};
+pub use executor::{Executor, ExecutorKind, ExecutorRequest, Refusal};
+pub use exit::{CommandEnd, ExitCode, signal_name};
+pub use id::{ParseRunIdError, RunId};
+pub use run::{CommandSpec, Durability, FilesystemMode, GuestRoot, NetworkMode, Resources, RunSpec, StageSpec};
+pub use worker::{WorkerEvent, WorkerFailure, WorkerJob};

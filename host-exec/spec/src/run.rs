@@ -1,0 +1,125 @@
+//! What one run is asked to be.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ExecutorKind, ExecutorRequest, Need, OsBytes, RunId};
+
+/// Everything that decides a run, after arguments, configuration and defaults are resolved. Nothing is looked up later.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunSpec {
+    /// The run's name.
+    pub id: RunId,
+    /// What to run.
+    pub command: CommandSpec,
+    /// What was asked for with `--executor`.
+    pub requested: ExecutorRequest,
+    /// What was selected; `None` before selection.
+    pub executor: Option<ExecutorKind>,
+    /// The directory whose changes are staged: absolute, without symbolic links.
+    pub project: OsBytes,
+    /// Where changes go; `None`: the project itself is written (host executor, on explicit request).
+    pub stage: Option<StageSpec>,
+    /// Filesystem controls of the host executor.
+    pub filesystem: FilesystemMode,
+    /// Network policy.
+    pub network: NetworkMode,
+    /// Limits.
+    pub resources: Resources,
+    /// Root filesystem of a guest.
+    pub root: GuestRoot,
+    /// Milliseconds from the command's start to its end by force; `None`: no limit.
+    pub timeout_ms: Option<u64>,
+    /// Milliseconds between the polite signal and SIGKILL.
+    pub grace_ms: u64,
+    /// Accept a KVM that emulates guest kernel code.
+    pub force_slow_kvm: bool,
+    /// How much each dimension's control matters, in the order of [`crate::Dimension::ALL`]; a missing one is `none`.
+    pub needs: Vec<(crate::Dimension, Need)>,
+}
+
+/// The command as it is executed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CommandSpec {
+    /// Program and arguments; never empty. A program without a slash is looked up in `PATH` of `env`.
+    pub argv: Vec<OsBytes>,
+    /// The whole environment, `NAME=value`.
+    pub env: Vec<OsBytes>,
+    /// Working directory: absolute.
+    pub cwd: OsBytes,
+    /// User id inside.
+    pub uid: u32,
+    /// Group id inside.
+    pub gid: u32,
+    /// Supplementary group ids inside.
+    pub groups: Vec<u32>,
+    /// File mode creation mask.
+    pub umask: u32,
+    /// Give the command a terminal of its own.
+    pub tty: bool,
+}
+
+/// Where changes are kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StageSpec {
+    /// The stage's directory: absolute.
+    pub dir: OsBytes,
+    /// When it is synced.
+    pub durability: Durability,
+}
+
+/// When a stage is synced to disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// At the end and at savepoints.
+    #[default]
+    Checkpoint,
+    /// Also before the first mutation of each path.
+    Strict,
+}
+
+/// What of the host's filesystem the host executor shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FilesystemMode {
+    /// All of it.
+    #[default]
+    Host,
+    /// A projected root.
+    Sandbox,
+}
+
+/// What the command may reach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NetworkMode {
+    /// The host's network as it is (host executor).
+    #[default]
+    Host,
+    /// Nothing but the command's own loopback.
+    DenyAll,
+}
+
+/// Limits; `None` leaves the executor's default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resources {
+    /// Virtual CPUs.
+    pub cpus: Option<u8>,
+    /// Memory in MiB.
+    pub memory_mib: Option<u32>,
+}
+
+/// Root filesystem of a guest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GuestRoot {
+    /// The host's own `/`, read-only, secrets hidden, with a private upper that is thrown away.
+    #[default]
+    Host,
+    /// This directory in the same way.
+    Dir(OsBytes),
+}
