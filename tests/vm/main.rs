@@ -1,0 +1,9 @@
+//! Runs in a real guest. They need a machine whose KVM runs guests, so plain `cargo test` counts them as ignored;
+//! `tests/all` runs them here where KVM works, else in the emulated machine of `tests/lab`.
+
+mod command;
+mod endings;
+mod isolation;
+mod project;
+mod sandbox;
+mod stdio;

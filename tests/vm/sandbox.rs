@@ -1,0 +1,190 @@
+//! A throw-away project, run home and stage for one test.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// Time after which a test calls a run hung. Generous: the emulated machine is 10 to 50 times slower.
+pub const PATIENCE: Duration = Duration::from_secs(240);
+
+/// One test's own directories; gone with it.
+pub struct Sandbox {
+    dir: TempDir,
+}
+
+impl Sandbox {
+    /// A project with a few files.
+    pub fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("pvisor-vm").tempdir().unwrap();
+        let project = dir.path().join("project");
+        fs::create_dir_all(project.join("src")).unwrap();
+        fs::write(project.join("README.md"), "a project\n").unwrap();
+        fs::write(project.join("src/lib.rs"), "pub fn f() {}\n").unwrap();
+        Self { dir }
+    }
+
+    /// The project directory.
+    pub fn project(&self) -> PathBuf {
+        self.dir.path().join("project")
+    }
+
+    /// The directory around it.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// `pvisor` with these arguments, in the project, with a run home of its own.
+    pub fn pvisor(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pvisor"));
+        command.args(args).current_dir(self.project()).env("PVISOR_RUN_HOME", self.dir.path().join("runs"));
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// `pvisor run --executor krun OPTIONS -- COMMAND`.
+    pub fn krun(&self, options: &[&str], command: &[&str]) -> Command {
+        let args: Vec<&str> = ["run", "--executor", "krun"].iter().chain(options).chain(&["--"]).chain(command).copied().collect();
+        self.pvisor(&args)
+    }
+
+    /// Runs a shell script in a guest to its end.
+    pub fn sh(&self, script: &str) -> Output {
+        finish(self.krun(&[], &["sh", "-c", script]))
+    }
+
+    /// Every path of the project with its content, to show that nothing changed.
+    pub fn listing(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let mut found = Vec::new();
+        let mut open = vec![self.project()];
+        while let Some(dir) = open.pop() {
+            for entry in fs::read_dir(&dir).unwrap() {
+                let path = entry.unwrap().path();
+                let content = if path.is_dir() { Vec::new() } else { fs::read(&path).unwrap() };
+                if path.is_dir() {
+                    open.push(path.clone());
+                }
+                found.push((path, content));
+            }
+        }
+        found.sort();
+        found
+    }
+
+    /// `status --json` of the last run.
+    pub fn status(&self) -> serde_json::Value {
+        let out = finish(self.pvisor(&["status", "last", "--json"]));
+        serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("status is not JSON: {e}\n{}", text(&out)))
+    }
+
+    /// Fails if a process of these runs is left, or a mount below this sandbox.
+    pub fn assert_nothing_left(&self) {
+        let mark = self.dir.path().to_str().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let left = processes_naming(mark);
+            if left.is_empty() {
+                break;
+            }
+            assert!(Instant::now() < deadline, "processes left: {left:?}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.lines().any(|l| l.contains(mark)), "a mount is left:\n{mounts}");
+    }
+}
+
+/// Processes whose environment or arguments name `mark`, as `pid: arguments`, without this one.
+fn processes_naming(mark: &str) -> Vec<String> {
+    let own = std::process::id();
+    let pids = fs::read_dir("/proc").unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| *pid != own)
+        .filter_map(|pid| {
+            let args = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            let env = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let all = [args.clone(), env].concat();
+            let named = all.windows(mark.len()).any(|w| w == mark.as_bytes());
+            named.then(|| format!("{pid}: {}", String::from_utf8_lossy(&args).replace('\0', " ")))
+        })
+        .collect()
+}
+
+/// Runs to the end; a run that hangs fails the test.
+pub fn finish(mut command: Command) -> Output {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait(child)
+}
+
+/// Waits for the end; a run that hangs fails the test.
+pub fn wait(mut child: Child) -> Output {
+    let pid = child.id();
+    let (done, waiting) = std::sync::mpsc::channel::<()>();
+    let watchdog = std::thread::spawn(move || {
+        if waiting.recv_timeout(PATIENCE).is_err() {
+            let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
+        }
+    });
+    drop(child.stdin.take());
+    let out = child.wait_with_output().unwrap();
+    drop(done);
+    watchdog.join().unwrap();
+    out
+}
+
+/// Everything a run printed, for messages of failed assertions.
+pub fn text(out: &Output) -> String {
+    format!(
+        "status: {}\nstdout: {}\nstderr: {}",
+        out.status,
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr)
+    )
+}
+
+/// Standard output as text.
+pub fn stdout(out: &Output) -> String {
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+/// Starts a run and waits until its command has printed a line that contains `mark`.
+pub fn start_until(mut command: Command, mark: &str) -> Child {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = child.stdout.take().unwrap();
+    let mut seen = Vec::new();
+    let mut byte = [0];
+    while !seen.windows(mark.len()).any(|w| w == mark.as_bytes()) {
+        let n = std::io::Read::read(&mut out, &mut byte).unwrap();
+        if n == 0 {
+            let rest = wait(child);
+            panic!("ended before {mark:?}: {}{}", String::from_utf8_lossy(&seen), text(&rest));
+        }
+        seen.push(byte[0]);
+    }
+    // Keep draining, so that the command never blocks on it.
+    std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
+    child
+}
+
+/// The process id of the worker below this supervisor.
+pub fn worker_of(supervisor: u32) -> u32 {
+    let out = Command::new("pgrep").args(["-P", &supervisor.to_string()]).output().unwrap();
+    stdout(&out).lines().next().and_then(|l| l.trim().parse().ok()).expect("the supervisor has a worker")
+}
+
+/// Sends a signal by name.
+pub fn signal(pid: u32, name: &str) {
+    assert!(Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap().success());
+}
+
+/// Feeds bytes to a run's standard input and waits for the end.
+pub fn feed(mut command: Command, bytes: Vec<u8>) -> Output {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let feeder = std::thread::spawn(move || stdin.write_all(&bytes));
+    let out = wait(child);
+    let _ = feeder.join().unwrap();
+    out
+}
