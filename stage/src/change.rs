@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 /// A path relative to the project's root: components joined by `/`, no leading slash, no `.` or `..`; the root is
 /// empty. Components are any bytes but `/` and NUL, 1 to 255 of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "Vec<u8>", into = "Vec<u8>")]
 pub struct RelPath(Vec<u8>);
 
 /// The bytes are no relative path of that form.
@@ -58,6 +59,20 @@ impl RelPath {
     pub fn is_within(&self, other: &Self) -> bool {
         other.0.is_empty()
             || self.0.strip_prefix(&other.0[..]).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+    }
+}
+
+impl TryFrom<Vec<u8>> for RelPath {
+    type Error = RelPathError;
+
+    fn try_from(bytes: Vec<u8>) -> Result<Self, Self::Error> {
+        Self::new(bytes)
+    }
+}
+
+impl From<RelPath> for Vec<u8> {
+    fn from(path: RelPath) -> Self {
+        path.0
     }
 }
 
@@ -163,6 +178,27 @@ pub struct Change {
     pub before: Before,
     /// What it left; `None`: deleted.
     pub after: Option<After>,
+}
+
+/// Everything that a sealed stage changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangeSet {
+    /// The directory that the command worked on: absolute, without symbolic links.
+    pub lower: std::path::PathBuf,
+    /// BLAKE3 of the seal: names this very set.
+    pub seal: ContentHash,
+    /// Net changes, sorted by path, one per path.
+    pub changes: Vec<Change>,
+}
+
+/// Whether an extended attribute is part of a fingerprint: the person's own (`user.`), access control lists, file
+/// capabilities, and `trusted.` ones, which only root can see. Labels that the system gives by itself (SELinux, IMA)
+/// and the marks of overlay filesystems are not.
+pub fn is_fingerprinted(xattr: &[u8]) -> bool {
+    let ours = xattr.starts_with(b"user.")
+        || xattr.starts_with(b"trusted.")
+        || matches!(xattr, b"system.posix_acl_access" | b"system.posix_acl_default" | b"security.capability");
+    ours && !xattr.starts_with(b"user.overlay.") && !xattr.starts_with(b"trusted.overlay.")
 }
 
 #[cfg(test)]

@@ -4,5 +4,6 @@
 mod change;
 
 pub use change::{
-    After, Before, Change, ContentHash, Fingerprint, Kind, Meta, ObjectId, RelPath, RelPathError, is_name,
+    After, Before, Change, ChangeSet, ContentHash, Fingerprint, Kind, Meta, ObjectId, RelPath, RelPathError,
+    is_fingerprinted, is_name,
 };
