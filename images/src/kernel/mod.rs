@@ -1,0 +1,5 @@
+//! The guest kernel.
+
+mod image;
+
+pub use image::{ImageError, KernelImage, KernelLayout};
