@@ -13,5 +13,8 @@ pub use agent::{AGENT, agent_digest};
 pub use cache::{Cache, CacheError};
 pub use digest::{Digest, ParseDigestError};
 pub use initramfs::{Initramfs, ensure_initramfs, initramfs_bytes};
-pub use kernel::{ImageError, KernelImage, KernelLayout};
+pub use kernel::{
+    ImageError, Kernel, KernelError, KernelImage, KernelLayout, KernelRequest, KernelSource, build as build_kernel,
+    find as find_kernel,
+};
 pub use manifest::{ArtefactKind, FileRecord, KernelRecord, Manifest, ManifestError};

@@ -241,14 +241,14 @@ impl AlignedBlock {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     const HEADER: usize = 64;
     const PROGRAM: usize = 56;
 
     /// Code of 0x2345 bytes at 16 MiB, data of 100 bytes (and 5000 of zeros) 3 MiB higher.
-    fn kernel() -> Vec<u8> {
+    pub(in crate::kernel) fn kernel() -> Vec<u8> {
         let mut elf = vec![0u8; 0x1000];
         elf[..16].copy_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
         put(&mut elf, 16, &ET_EXEC.to_le_bytes());
