@@ -1,7 +1,6 @@
 //! The build driver on a source that "compiles" in no time.
 
 use std::env;
-use std::ffi::OsString;
 use std::fs;
 use std::num::NonZeroUsize;
 use std::os::unix::process::ExitStatusExt as _;
@@ -216,7 +215,7 @@ fn builder_to_kill() {
     let request =
         KernelRequest { source: KernelSource::Path(dir.join("linux")), jobs: NonZeroUsize::MIN, cancel: &cancel };
     let recipe = Recipe { fragment: FAKE_FRAGMENT, tools: &TOOLS, space: 1, ..Recipe::guest() };
-    let path = env::var_os("PATH").unwrap_or_else(OsString::new);
+    let path = env::var_os("PATH").unwrap_or_default();
     let cache = Cache::at(dir.join("cache"));
     let build = Build { recipe: &recipe, search_path: &path, cache: &cache, request: &request };
     let _ = build.run(&mut |_| {});
