@@ -2,8 +2,27 @@
 //! applies or discards them. See `DESIGN.md` beside this crate.
 
 mod change;
+mod journal;
+mod layout;
+mod live;
+mod lower;
+mod stat;
+mod tree;
+mod upper;
 
 pub use change::{
     After, Before, Change, ChangeSet, ContentHash, Fingerprint, Kind, Meta, ObjectId, RelPath, RelPathError,
     is_fingerprinted, is_name,
 };
+pub use journal::JournalError;
+pub use live::{
+    Access, Attr, Entry, Keep, NewNode, NodeId, OpenError, OpenFile, ReferencesError, SetAttr, SetTime, Stage,
+    StageOptions, StatFs,
+};
+pub use lower::PatternError;
+pub use stat::{FileKind, Time};
+
+pub use rustix::fs::{FallocateFlags, RenameFlags, SeekFrom, XattrFlags};
+
+/// An operating system error number.
+pub type Errno = rustix::io::Errno;

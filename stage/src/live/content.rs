@@ -1,0 +1,68 @@
+//! Copy-up.
+
+use std::fs::File;
+use std::sync::{Arc, PoisonError};
+
+use super::attr::timestamps;
+use super::{NodeId, Shared};
+use crate::journal::Record;
+use crate::tree::Body;
+use crate::upper::copy_content;
+use crate::{Errno, FileKind};
+
+impl Shared {
+    pub(super) fn body(&self, id: NodeId) -> Result<Arc<Body>, Errno> {
+        let state = self.state();
+        let node = state.tree.get(id).ok_or(Errno::STALE)?;
+        match (&node.body, node.kind) {
+            (Some(body), _) => Ok(Arc::clone(body)),
+            (None, FileKind::Directory) => Err(Errno::ISDIR),
+            (None, FileKind::Symlink) => Err(Errno::LOOP),
+            (None, _) => Err(Errno::NXIO),
+        }
+    }
+
+    /// Brings the first `limit` bytes of a file's content to upper, if it is not there yet. Holds only this file's
+    /// lock while it copies; readers go on with the lower's content.
+    pub(super) fn copy_up(&self, id: NodeId, limit: u64) -> Result<(), Errno> {
+        let body = self.body(id)?;
+        if body.in_upper() {
+            return Ok(());
+        }
+        let _copying = body.copying.lock().unwrap_or_else(PoisonError::into_inner);
+        if body.in_upper() {
+            return Ok(());
+        }
+        let origin = self.change(|work| {
+            work.pin(id)?;
+            Ok(work.node(id)?.origin.clone().ok_or(Errno::STALE)?)
+        })?;
+        let file = self.upper.create(id)?;
+        let filled = self.fill(&origin, &file, limit).and_then(|()| self.switch(id, &origin));
+        if filled.is_err() {
+            self.upper.remove(id);
+        }
+        filled
+    }
+
+    fn fill(&self, origin: &[u8], file: &File, limit: u64) -> Result<(), Errno> {
+        if limit == 0 {
+            return Ok(());
+        }
+        let (from, _) = self.lower.open_file(origin)?;
+        copy_content(&from, file, limit)
+    }
+
+    /// From here on the content is in upper.
+    fn switch(&self, id: NodeId, origin: &[u8]) -> Result<(), Errno> {
+        let seen = self.lower.stat(origin).ok();
+        self.change(|work| {
+            let node = work.node(id)?;
+            let stat = seen.or(node.base);
+            let (atime, mtime) = (node.meta.atime.or(stat.map(|s| s.atime)), node.meta.mtime.or(stat.map(|s| s.mtime)));
+            self.upper.set_times(id, &timestamps(atime, mtime))?;
+            work.record(&Record::Content { node: id.0 })?;
+            Ok(())
+        })
+    }
+}

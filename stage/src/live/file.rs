@@ -1,0 +1,236 @@
+//! Open files.
+
+use std::fs::File;
+use std::sync::{Arc, OnceLock};
+
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, fdatasync, fsync, ftruncate, seek};
+use rustix::io::{pread, pwrite};
+
+use super::attr::{Facts, Source};
+use super::{Access, Keep, NodeId, Shared, Stage};
+use crate::Errno;
+use crate::journal::Record;
+use crate::tree::Body;
+
+/// An open regular file. It goes on working after the file is unlinked, and one that was opened for reading before
+/// the content was copied up sees what is written afterwards.
+#[derive(Debug)]
+pub struct OpenFile {
+    shared: Arc<Shared>,
+    node: NodeId,
+    body: Arc<Body>,
+    access: Access,
+    /// The lower's content, for a file opened before copy-up.
+    lower: Option<File>,
+    /// The staged content, opened when it is first needed.
+    upper: OnceLock<File>,
+}
+
+impl Stage {
+    /// Opens a regular file. Opening for writing copies the content up, with `truncate` without reading it.
+    ///
+    /// # Errors
+    /// `ISDIR`, `LOOP` for a symbolic link, `NXIO` for pipes, sockets and devices, `STALE` for a file that is not there
+    /// any more, `NOSPC`; what the lower says.
+    pub fn open(&self, node: NodeId, access: Access, truncate: bool) -> Result<OpenFile, Errno> {
+        let shared = &self.shared;
+        let body = shared.body(node)?;
+        if access.writes() || truncate {
+            shared.copy_up(node, if truncate { 0 } else { u64::MAX })?;
+        }
+        shared.hold(node)?;
+        let mut file = OpenFile {
+            shared: Arc::clone(shared),
+            node,
+            body,
+            access,
+            lower: None,
+            upper: OnceLock::new(),
+        };
+        file.begin(truncate)?;
+        Ok(file)
+    }
+}
+
+impl Shared {
+    fn hold(&self, id: NodeId) -> Result<(), Errno> {
+        self.state().tree.get_mut(id).ok_or(Errno::STALE)?.holds += 1;
+        Ok(())
+    }
+
+    fn unhold(&self, id: NodeId) {
+        let orphans = {
+            let mut state = self.state();
+            let Some(node) = state.tree.get_mut(id) else { return };
+            node.holds = node.holds.saturating_sub(1);
+            state.tree.collect(id)
+        };
+        self.sweep(orphans);
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        self.shared.unhold(self.node);
+    }
+}
+
+impl OpenFile {
+    fn begin(&mut self, truncate: bool) -> Result<(), Errno> {
+        if self.body.in_upper() {
+            if truncate {
+                let file = self.shared.upper.content(self.node, true)?;
+                ftruncate(&file, 0)?;
+            }
+            return self.content().map(drop);
+        }
+        let facts = Facts::of(&self.shared.state().tree, self.node)?;
+        let Source::Lower(path) = &facts.source else { return self.content().map(drop) };
+        let (file, stat) = self.shared.lower.open_file(path).map_err(|e| match e {
+            Errno::NOENT => Errno::STALE,
+            e => e,
+        })?;
+        if !facts.accepts(&stat) {
+            return Err(Errno::STALE);
+        }
+        self.lower = Some(file);
+        Ok(())
+    }
+
+    /// The file that has the content now.
+    fn content(&self) -> Result<&File, Errno> {
+        if !self.body.in_upper() {
+            return self.lower.as_ref().ok_or(Errno::STALE);
+        }
+        if let Some(file) = self.upper.get() {
+            return Ok(file);
+        }
+        let file = self.shared.upper.content(self.node, self.access.writes())?;
+        Ok(self.upper.get_or_init(|| file))
+    }
+
+    fn readable(&self) -> Result<&File, Errno> {
+        if self.access.reads() { self.content() } else { Err(Errno::BADF) }
+    }
+
+    fn writable(&self) -> Result<&File, Errno> {
+        if self.access.writes() { self.content() } else { Err(Errno::BADF) }
+    }
+
+    /// Which node it is.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Reads up to `buf.len()` bytes at `offset`; 0 at the end of the file.
+    ///
+    /// # Errors
+    /// `BADF` if it is not open for reading; what the file system says.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        pread(self.readable()?, buf, offset)
+    }
+
+    /// Writes at `offset`; may write less than all.
+    ///
+    /// # Errors
+    /// `BADF` if it is not open for writing, `NOSPC`, `FBIG`, `DQUOT`; what the file system says.
+    pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize, Errno> {
+        pwrite(self.writable()?, buf, offset)
+    }
+
+    /// [`write_at`](Self::write_at) by somebody without the right to keep setuid and setgid bits: they are cleared.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    pub fn write_at_killpriv(&self, buf: &[u8], offset: u64) -> Result<usize, Errno> {
+        self.kill_privileges()?;
+        self.write_at(buf, offset)
+    }
+
+    fn kill_privileges(&self) -> Result<(), Errno> {
+        let file = self.writable()?;
+        self.shared.change(|work| {
+            let node = work.node(self.node)?;
+            let mode = node.meta.mode.or(node.base.map(|s| s.mode)).unwrap_or(0);
+            // Setgid without group execution is no privilege.
+            let setgid = if mode & 0o010 != 0 { 0o2000 } else { 0 };
+            let left = mode & !(0o4000 | setgid);
+            if left != mode {
+                let (node, mode, at) = (self.node.0, Some(left), work.now);
+                let (uid, gid, atime, mtime) = (None, None, None, None);
+                work.record(&Record::SetMeta { node, mode, uid, gid, atime, mtime, at })?;
+            }
+            Ok(())
+        })?;
+        let _ = file;
+        Ok(())
+    }
+
+    /// `fallocate`: space ahead, holes, zeros.
+    ///
+    /// # Errors
+    /// `BADF` if it is not open for writing; `OPNOTSUPP` for modes that move content; what the file system says.
+    pub fn allocate(&self, mode: FallocateFlags, offset: u64, len: u64) -> Result<(), Errno> {
+        let known = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
+        if !known.contains(mode) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        fallocate(self.writable()?, mode, offset, len)
+    }
+
+    /// `lseek` to the next data or hole from `offset` on: `SeekFrom::Data` or `SeekFrom::Hole`.
+    ///
+    /// # Errors
+    /// `NXIO` at or past the end, `INVAL` for another kind of seek.
+    pub fn seek_data_or_hole(&self, whence: SeekFrom) -> Result<u64, Errno> {
+        match whence {
+            SeekFrom::Data(_) | SeekFrom::Hole(_) => seek(self.content()?, whence),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// Brings the content to disk, and before it the journal, so that no staged data is on disk without its preimage.
+    /// A stage that is thrown away has nothing to bring anywhere.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn sync(&self, data_only: bool) -> Result<(), Errno> {
+        if self.shared.keep == Keep::ThrowAway || !self.body.in_upper() {
+            return Ok(());
+        }
+        self.shared.sync_journal()?;
+        let file = self.content()?;
+        if data_only { fdatasync(file) } else { fsync(file).and_then(|()| self.shared.upper.sync()) }
+    }
+
+    /// Copies up to `len` bytes to another open file, in the kernel where it can; the number of bytes copied.
+    ///
+    /// # Errors
+    /// `BADF` for a wrong direction, `NOSPC`; what the file system says.
+    pub fn copy_range(&self, offset: u64, to: &Self, to_offset: u64, len: usize) -> Result<usize, Errno> {
+        let (from, to) = (self.readable()?, to.writable()?);
+        match copy_file_range(from, Some(&mut { offset }), to, Some(&mut { to_offset }), len) {
+            Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                let mut buffer = vec![0; len.min(1024 * 1024)];
+                let got = pread(from, &mut buffer[..], offset)?;
+                pwrite(to, &buffer[..got], to_offset)
+            }
+            other => other,
+        }
+    }
+
+    /// Runs `f` with the descriptor that has the content now, open at least for what this file is open for. It must
+    /// not be used otherwise, and not be kept by a file opened for reading: copy-up replaces it.
+    ///
+    /// # Errors
+    /// What `f` returns.
+    pub fn with_fd<T>(&self, f: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
+        f(self.content()?.as_fd())
+    }
+
+    /// Whether the content is staged: from then on its descriptor stays the same.
+    pub fn is_staged(&self) -> bool {
+        self.body.in_upper()
+    }
+}

@@ -1,0 +1,231 @@
+//! The table of nodes: finding, remembering and forgetting them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::node::{Directory, Known, Node, Place};
+use crate::FileKind;
+use crate::live::NodeId;
+use crate::stat::{InodeKey, Stat};
+
+/// Numbers of new nodes start here, above what lower file systems use.
+const FRESH_INO: u64 = 1 << 48;
+
+/// What the tree says of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Child {
+    /// It is this node.
+    Node(NodeId),
+    /// It is absent, whatever the lower has.
+    Gone,
+    /// Nothing: as the lower has it.
+    Unsaid,
+}
+
+/// All nodes.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    pub nodes: HashMap<NodeId, Node>,
+    by_inode: HashMap<InodeKey, NodeId>,
+    next: u64,
+    /// Device of the lower's root, whose inode numbers are shown as they are.
+    dev: u64,
+    /// Nodes that nobody can reach any more stay: a replay needs their preimages.
+    keep_all: bool,
+}
+
+impl Tree {
+    /// A tree with just the root.
+    pub fn new(root: &Stat, keep_all: bool) -> Self {
+        let mut node = Node::new(FileKind::Directory, root.ino, NodeId::ROOT);
+        node.origin = Some(Arc::from(&b""[..]));
+        node.key = Some(root.key());
+        node.base = Some(*root);
+        node.adopted = true;
+        node.refs = 1;
+        let nodes = HashMap::from([(NodeId::ROOT, node)]);
+        Self { nodes, by_inode: HashMap::new(), next: 2, dev: root.dev, keep_all }
+    }
+
+    pub fn get(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(&id)
+    }
+
+    pub fn get_mut(&mut self, id: NodeId) -> Option<&mut Node> {
+        self.nodes.get_mut(&id)
+    }
+
+    pub fn dir(&self, id: NodeId) -> Option<&Directory> {
+        self.get(id)?.dir.as_deref()
+    }
+
+    pub fn dir_mut(&mut self, id: NodeId) -> Option<&mut Directory> {
+        self.get_mut(id)?.dir.as_deref_mut()
+    }
+
+    /// A node id that was never used.
+    pub fn fresh_id(&mut self) -> NodeId {
+        let id = NodeId(self.next);
+        self.next += 1;
+        id
+    }
+
+    /// Ids from `id` on are unused after this.
+    pub fn skip_ids(&mut self, id: u64) {
+        self.next = self.next.max(id.saturating_add(1));
+    }
+
+    pub fn next_id(&self) -> u64 {
+        self.next
+    }
+
+    /// Inode number shown for a new node.
+    pub fn fresh_ino(id: NodeId) -> u64 {
+        FRESH_INO + id.0
+    }
+
+    /// Inode number shown for a lower file: its own on the root's device, moved out of the way on another one.
+    pub fn lower_ino(&self, dev: u64, ino: u64) -> u64 {
+        if dev == self.dev {
+            return ino;
+        }
+        let mixed = dev.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let high = (mixed >> 50) | 1;
+        (high << 49) | (ino & (FRESH_INO - 1))
+    }
+
+    /// What the stage says of a name.
+    pub fn child(&self, parent: NodeId, name: &[u8]) -> Child {
+        let Some(dir) = self.dir(parent) else { return Child::Gone };
+        if let Some(slot) = dir.slots.get(name) {
+            return slot.node.map_or(Child::Gone, Child::Node);
+        }
+        match dir.known.get(name) {
+            Some(known) if known.adopted => Child::Node(known.node),
+            _ => Child::Unsaid,
+        }
+    }
+
+    /// The node of a lower entry that was just looked at; makes one where there is none.
+    pub fn intern(&mut self, parent: NodeId, name: &[u8], stat: &Stat) -> Option<NodeId> {
+        let known = self.dir(parent)?.known.get(name).copied();
+        if let Some(known) = known {
+            let node = self.get(known.node)?;
+            if known.adopted || (node.kind == stat.kind && node.key == Some(stat.key())) {
+                return Some(known.node);
+            }
+            // Somebody put another file there.
+            self.forget_place(known.node, &Place { dir: parent, name: name.into() });
+            self.collect(known.node);
+        }
+        let linked = (stat.nlink > 1 && stat.kind != FileKind::Directory)
+            .then(|| self.by_inode.get(&stat.key()).copied())
+            .flatten();
+        let id = match linked {
+            Some(id) => id,
+            None => {
+                let id = self.fresh_id();
+                self.insert_lower(id, parent, name, stat)?;
+                id
+            }
+        };
+        self.add_place(id, parent, name, false)?;
+        Some(id)
+    }
+
+    /// A node for a lower entry, with no place yet.
+    pub fn insert_lower(&mut self, id: NodeId, parent: NodeId, name: &[u8], stat: &Stat) -> Option<()> {
+        let base = self.get(parent)?.origin.clone()?;
+        let mut path = Vec::with_capacity(base.len() + 1 + name.len());
+        path.extend_from_slice(&base);
+        if !base.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        let mut node = Node::new(stat.kind, self.lower_ino(stat.dev, stat.ino), parent);
+        node.origin = Some(path.into());
+        node.key = Some(stat.key());
+        if stat.nlink > 1 && stat.kind != FileKind::Directory {
+            self.by_inode.insert(stat.key(), id);
+        }
+        self.nodes.insert(id, node);
+        Some(())
+    }
+
+    /// Notes that the lower has the node at this place.
+    pub fn add_place(&mut self, id: NodeId, parent: NodeId, name: &[u8], adopted: bool) -> Option<()> {
+        let fresh = match self.dir_mut(parent)?.known.insert(name.into(), Known { node: id, adopted }) {
+            None => true,
+            Some(_) => false,
+        };
+        if fresh {
+            self.get_mut(parent)?.holds += 1;
+            self.get_mut(id)?.places.push(Place { dir: parent, name: name.into() });
+        }
+        Some(())
+    }
+
+    fn forget_place(&mut self, id: NodeId, place: &Place) {
+        if let Some(node) = self.get_mut(id) {
+            node.places.retain(|p| p != place);
+        }
+        let Some(parent) = self.get_mut(place.dir) else { return };
+        if let Some(dir) = parent.dir.as_deref_mut() {
+            dir.known.remove(&place.name);
+        }
+        parent.holds = parent.holds.saturating_sub(1);
+        self.collect(place.dir);
+    }
+
+    /// Drops the node if nothing can reach it any more; returns the ids of dropped nodes that had content in upper.
+    pub fn collect(&mut self, id: NodeId) -> Vec<NodeId> {
+        let mut orphans = Vec::new();
+        let mut queue = vec![id];
+        while let Some(id) = queue.pop() {
+            let Some(node) = self.nodes.get(&id) else { continue };
+            let needed = node.refs > 0 || node.holds > 0 || id == NodeId::ROOT;
+            if needed || self.keep_all || !(node.is_dead() || node.is_passing()) {
+                continue;
+            }
+            let Some(node) = self.nodes.remove(&id) else { continue };
+            if node.in_upper() {
+                orphans.push(id);
+            }
+            if let Some(key) = node.key
+                && self.by_inode.get(&key) == Some(&id)
+            {
+                self.by_inode.remove(&key);
+            }
+            for place in &node.places {
+                self.drop_known(id, place);
+                queue.push(place.dir);
+            }
+        }
+        orphans
+    }
+
+    fn drop_known(&mut self, id: NodeId, place: &Place) {
+        let Some(parent) = self.nodes.get_mut(&place.dir) else { return };
+        parent.holds = parent.holds.saturating_sub(1);
+        let Some(dir) = parent.dir.as_deref_mut() else { return };
+        if dir.known.get(&place.name).is_some_and(|k| k.node == id) {
+            dir.known.remove(&place.name);
+        }
+    }
+
+    /// Whether `id` is `top` or a directory below it.
+    pub fn is_within(&self, id: NodeId, top: NodeId) -> bool {
+        let mut at = id;
+        for _ in 0..=self.nodes.len() {
+            if at == top {
+                return true;
+            }
+            match self.dir(at) {
+                Some(dir) if at != NodeId::ROOT => at = dir.parent,
+                _ => return false,
+            }
+        }
+        // A circle; only a forged journal could make one, and its records are checked against that.
+        true
+    }
+}
