@@ -1,0 +1,272 @@
+//! Open files.
+
+use std::os::fd::BorrowedFd;
+use std::sync::PoisonError;
+
+use pvisor_stage::{Access, FallocateFlags, NodeId, OpenFile, SeekFrom, SetAttr, Stage};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::filesystem::{Caller, Entry, StageFs, check_name, mode_without_privilege, new_node};
+use crate::handle::Handle;
+
+/// Most bytes of one read or write.
+pub const MAX_IO: usize = 1 << 20;
+
+/// An open file and how it was opened.
+pub(crate) struct File {
+    pub(crate) open: OpenFile,
+    pub(crate) access: Access,
+}
+
+/// What opening gave.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened {
+    /// The open file.
+    pub handle: Handle,
+}
+
+/// What kind of write it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WriteKind {
+    /// The program wrote with `O_APPEND`: at the end, wherever the kernel thinks that is.
+    pub append: bool,
+    /// Pages that a mapping made dirty, sent later: always at the offset given.
+    pub from_cache: bool,
+    /// Clear set-user-id and set-group-id.
+    pub kill_priv: bool,
+}
+
+impl File {
+    pub(crate) fn new(open: OpenFile, access: Access) -> Self {
+        Self { open, access }
+    }
+
+    fn readable(&self) -> Result<&OpenFile, Errno> {
+        if self.access == Access::Write { Err(Errno::BADF) } else { Ok(&self.open) }
+    }
+
+    fn writable(&self) -> Result<&OpenFile, Errno> {
+        if self.access == Access::Read { Err(Errno::BADF) } else { Ok(&self.open) }
+    }
+}
+
+/// What the flags of `open` ask for.
+///
+/// # Errors
+/// EINVAL: the access mode that means neither.
+pub(crate) fn access_of(flags: u32) -> Result<Access, Errno> {
+    match OFlags::from_bits_retain(flags) & OFlags::RWMODE {
+        f if f == OFlags::RDONLY => Ok(Access::Read),
+        f if f == OFlags::WRONLY => Ok(Access::Write),
+        f if f == OFlags::RDWR => Ok(Access::ReadWrite),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+impl StageFs {
+    /// Opens a file. `flags`: bits of `open`; `O_TRUNC` is done here, `kill_priv` then clears set-user-id and
+    /// set-group-id.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn open(&self, node: NodeId, flags: u32, kill_priv: bool) -> Result<Opened, Errno> {
+        let stage = self.enter()?;
+        self.open_node(&stage, node, flags, kill_priv)
+    }
+
+    fn open_node(&self, stage: &Stage, node: NodeId, flags: u32, kill_priv: bool) -> Result<Opened, Errno> {
+        let access = access_of(flags)?;
+        let truncate = access != Access::Read && OFlags::from_bits_retain(flags).contains(OFlags::TRUNC);
+        let open = stage.open(node, access, truncate)?;
+        if truncate && kill_priv {
+            clear_privilege(stage, node)?;
+        }
+        Ok(Opened { handle: self.files.insert(File::new(open, access))? })
+    }
+
+    /// Makes a file and opens it; takes a reference. Where the name exists by now and the flags do not say `O_EXCL`,
+    /// opens what is there.
+    ///
+    /// # Errors
+    /// As `open` with `O_CREAT`.
+    pub fn create(
+        &self,
+        caller: Caller,
+        parent: NodeId,
+        name: &[u8],
+        mode: u32,
+        flags: u32,
+        kill_priv: bool,
+    ) -> Result<(Entry, Opened), Errno> {
+        let stage = self.enter()?;
+        check_name(name)?;
+        let exclusive = OFlags::from_bits_retain(flags).contains(OFlags::EXCL);
+        let made = match stage.create_file(parent, name, &new_node(caller, mode)) {
+            Err(Errno::EXIST) if !exclusive => stage.lookup(parent, name),
+            other => other,
+        }?;
+        match self.open_node(&stage, made.node, flags, kill_priv) {
+            Ok(opened) => Ok((self.entry(made), opened)),
+            Err(error) => {
+                stage.forget(made.node, 1);
+                Err(error)
+            }
+        }
+    }
+
+    /// Fills `buf` from `offset`; fewer bytes only at the end of the file.
+    ///
+    /// # Errors
+    /// EBADF: not open for reading; EINVAL: more than [`MAX_IO`]; or what the host answers.
+    pub fn read(&self, handle: Handle, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        let _stage = self.enter()?;
+        check_range(buf.len(), offset)?;
+        let file = self.files.get(handle)?;
+        let open = file.readable()?;
+        let mut done = 0;
+        while done < buf.len() {
+            match open.read_at(&mut buf[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Runs `f` with the host descriptor that holds the content of a file open for reading, for a transfer without a
+    /// copy. The descriptor is good for the call only, and only for positioned reads.
+    ///
+    /// # Errors
+    /// EBADF: not open for reading; what the host or `f` answers.
+    pub fn with_fd<T>(&self, handle: Handle, f: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
+        let _stage = self.enter()?;
+        self.files.get(handle)?.readable()?.with_fd(f)
+    }
+
+    /// Writes `data`; returns how much of it was written.
+    ///
+    /// # Errors
+    /// EBADF: not open for writing; EINVAL: more than [`MAX_IO`]; ENOSPC and others from the host.
+    pub fn write(&self, handle: Handle, data: &[u8], offset: u64, kind: WriteKind) -> Result<usize, Errno> {
+        let stage = self.enter()?;
+        let file = self.files.get(handle)?;
+        let open = file.writable()?;
+        if !kind.append || kind.from_cache {
+            check_range(data.len(), offset)?;
+            return write_all(open, data, offset, kind.kill_priv);
+        }
+        let _end =
+            self.appends[open.node().0 as usize % self.appends.len()].lock().unwrap_or_else(PoisonError::into_inner);
+        let end = stage.attr(open.node())?.size;
+        check_range(data.len(), end)?;
+        write_all(open, data, end, kind.kill_priv)
+    }
+
+    /// Closes a file.
+    ///
+    /// # Errors
+    /// EBADF: no such handle.
+    pub fn release(&self, handle: Handle) -> Result<(), Errno> {
+        self.files.remove(handle).map(drop)
+    }
+
+    /// Puts the content of a file on disk, and what the stage knows of it. `data_only`: times may stay behind.
+    ///
+    /// # Errors
+    /// EBADF: no such handle; EIO and others from the host.
+    pub fn sync_file(&self, handle: Handle, data_only: bool) -> Result<(), Errno> {
+        let _stage = self.enter()?;
+        self.files.get(handle)?.open.sync(data_only)
+    }
+
+    /// As `fallocate`. `mode`: its flag bits.
+    ///
+    /// # Errors
+    /// EBADF: not open for writing; EOPNOTSUPP: a mode that the stage does not do; ENOSPC and others from the host.
+    pub fn allocate(&self, handle: Handle, mode: u32, offset: u64, length: u64) -> Result<(), Errno> {
+        let _stage = self.enter()?;
+        offset.checked_add(length).filter(|end| i64::try_from(*end).is_ok()).ok_or(Errno::FBIG)?;
+        let mode = FallocateFlags::from_bits(mode).ok_or(Errno::OPNOTSUPP)?;
+        self.files.get(handle)?.writable()?.allocate(mode, offset, length)
+    }
+
+    /// The next data or hole at or after `offset`. `whence`: 3 for data, 4 for a hole.
+    ///
+    /// # Errors
+    /// ENXIO: none; EINVAL: another `whence`.
+    pub fn seek(&self, handle: Handle, offset: u64, whence: u32) -> Result<u64, Errno> {
+        let _stage = self.enter()?;
+        let from = match whence {
+            3 => SeekFrom::Data(offset),
+            4 => SeekFrom::Hole(offset),
+            _ => return Err(Errno::INVAL),
+        };
+        self.files.get(handle)?.open.seek_data_or_hole(from)
+    }
+
+    /// Copies within the stage; returns how many bytes were copied, which can be fewer than asked for.
+    ///
+    /// # Errors
+    /// EBADF: the source is not open for reading or the target not for writing; or what the host answers.
+    pub fn copy_range(
+        &self,
+        from: Handle,
+        from_offset: u64,
+        to: Handle,
+        to_offset: u64,
+        length: u64,
+    ) -> Result<usize, Errno> {
+        let _stage = self.enter()?;
+        let (source, target) = (self.files.get(from)?, self.files.get(to)?);
+        let (source, target) = (source.readable()?, target.writable()?);
+        // The answer has 32 bits.
+        let length = usize::try_from(length).unwrap_or(usize::MAX).min(1 << 30);
+        for offset in [from_offset, to_offset] {
+            offset.checked_add(length as u64).filter(|end| i64::try_from(*end).is_ok()).ok_or(Errno::FBIG)?;
+        }
+        source.copy_range(from_offset, target, to_offset, length)
+    }
+
+    /// # Errors
+    /// EBADF: no such handle, or not for writing.
+    pub(crate) fn file_for_writing(&self, handle: Handle) -> Result<(), Errno> {
+        self.files.get(handle)?.writable().map(drop)
+    }
+}
+
+/// # Errors
+/// EINVAL: too long; EFBIG: past the largest offset.
+fn check_range(length: usize, offset: u64) -> Result<(), Errno> {
+    if length > MAX_IO {
+        return Err(Errno::INVAL);
+    }
+    let end = offset.checked_add(length as u64).ok_or(Errno::FBIG)?;
+    i64::try_from(end).map(drop).map_err(|_| Errno::FBIG)
+}
+
+fn write_all(open: &OpenFile, data: &[u8], offset: u64, kill_priv: bool) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < data.len() {
+        let (rest, at) = (&data[done..], offset + done as u64);
+        let written = if kill_priv { open.write_at_killpriv(rest, at) } else { open.write_at(rest, at) };
+        match written {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+fn clear_privilege(stage: &Stage, node: NodeId) -> Result<(), Errno> {
+    if let Some(mode) = mode_without_privilege(&stage.attr(node)?) {
+        stage.set_attr(node, &SetAttr { mode: Some(mode), ..Default::default() })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,520 @@
+//! The library's callbacks, each one call of the filesystem.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
+};
+use pvisor_stage::{NodeId, SetAttr};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::convert::{absent, attributes, entry_type, errno, listed, set_time};
+use super::numbers::Numbers;
+use crate::{Caller, Entry, Handle, MAX_IO, StageFs, WriteKind};
+
+const GENERATION: Generation = Generation(0);
+
+/// What the kernel is asked to do where it can.
+const WANTED: [InitFlags; 8] = [
+    InitFlags::FUSE_ATOMIC_O_TRUNC,
+    InitFlags::FUSE_AUTO_INVAL_DATA,
+    InitFlags::FUSE_DO_READDIRPLUS,
+    InitFlags::FUSE_READDIRPLUS_AUTO,
+    InitFlags::FUSE_PARALLEL_DIROPS,
+    InitFlags::FUSE_ASYNC_DIO,
+    InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+    InitFlags::FUSE_NO_EXPORT_SUPPORT,
+];
+
+/// Requests that the kernel may send ahead: readahead, and releases of files.
+const MAX_BACKGROUND: u16 = 64;
+
+thread_local! {
+    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+pub(super) struct Adapter {
+    fs: Arc<StageFs>,
+    numbers: Numbers,
+}
+
+impl Adapter {
+    pub(super) fn new(fs: Arc<StageFs>) -> Self {
+        Self { fs, numbers: Numbers::new() }
+    }
+
+    fn node(&self, number: INodeNo) -> Result<NodeId, Errno> {
+        self.numbers.node(number.0)
+    }
+
+    fn attr_reply(&self, result: Result<(pvisor_stage::Attr, std::time::Duration), Errno>, reply: ReplyAttr) {
+        match result {
+            Ok((attr, ttl)) => reply.attr(&ttl, &attributes(&attr, self.numbers.number(attr.node, attr.ino))),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn entry_reply(&self, result: Result<Entry, Errno>, reply: ReplyEntry) {
+        match result {
+            Ok(entry) => {
+                let number = self.numbers.refer(entry.attr.node, entry.attr.ino);
+                let attr = attributes(&entry.attr, number);
+                reply.entry_with_ttls(&entry.attr_ttl, &entry.entry_ttl, &attr, GENERATION);
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+}
+
+fn empty_reply(result: Result<(), Errno>, reply: ReplyEmpty) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+/// A value or its size, as the two-step calls for attributes want it.
+fn xattr_reply(result: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
+    match result {
+        Err(error) => reply.error(errno(error)),
+        Ok(value) if size == 0 => reply.size(u32::try_from(value.len()).unwrap_or(u32::MAX)),
+        Ok(value) if value.len() > size as usize => reply.error(fuser::Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+    }
+}
+
+fn caller(request: &Request) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid() }
+}
+
+/// Whether set-user-id and set-group-id have to go. The library hides the kernel's own answer for opens and changes
+/// of size; it is no only for those who may keep the bits.
+fn kill_priv(request: &Request) -> bool {
+    request.uid() != 0
+}
+
+/// Flags as bits; the kernel sends no negative ones.
+fn bits(flags: i32) -> u32 {
+    flags.cast_unsigned()
+}
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        for flag in WANTED {
+            if config.add_capabilities(flag).is_err() {
+                tracing::debug!(?flag, "the kernel's fuse has no such capability");
+            }
+        }
+        // Both take the nearest value where this one is too much.
+        if let Err(nearest) = config.set_max_write(MAX_IO as u32) {
+            let _ = config.set_max_write(nearest);
+        }
+        if let Err(nearest) = config.set_max_readahead(MAX_IO as u32) {
+            let _ = config.set_max_readahead(nearest);
+        }
+        let _ = config.set_max_background(MAX_BACKGROUND);
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let found = self.node(parent).and_then(|parent| self.fs.lookup(parent, name.as_bytes()));
+        let negative_ttl = self.fs.options().negative_ttl;
+        if matches!(found, Err(Errno::NOENT)) && !negative_ttl.is_zero() {
+            reply.entry(&negative_ttl, &absent(), GENERATION);
+        } else {
+            self.entry_reply(found, reply);
+        }
+    }
+
+    fn forget(&self, _request: &Request, number: INodeNo, references: u64) {
+        if let Some(node) = self.numbers.release(number.0, references) {
+            self.fs.forget(node, references);
+        }
+    }
+
+    fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        self.attr_reply(self.node(number).and_then(|node| self.fs.attr(node)), reply);
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the library's signature")]
+    fn setattr(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let change = SetAttr {
+            mode: mode.map(|mode| mode & 0o7777),
+            uid,
+            gid,
+            size,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+        };
+        let handle = handle.map(|handle| Handle(handle.0));
+        let changed = self.node(number).and_then(|node| self.fs.set_attr(node, handle, &change, kill_priv(request)));
+        self.attr_reply(changed, reply);
+    }
+
+    fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
+        match self.node(number).and_then(|node| self.fs.read_link(node)) {
+            Ok(target) => reply.data(&target),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let made = self
+            .node(parent)
+            .and_then(|parent| self.fs.make_node(caller(request), parent, name.as_bytes(), mode, rdev));
+        self.entry_reply(made, reply);
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        let made =
+            self.node(parent).and_then(|parent| self.fs.make_dir(caller(request), parent, name.as_bytes(), mode));
+        self.entry_reply(made, reply);
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty_reply(self.node(parent).and_then(|parent| self.fs.unlink(parent, name.as_bytes())), reply);
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty_reply(self.node(parent).and_then(|parent| self.fs.rmdir(parent, name.as_bytes())), reply);
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let target = target.as_os_str().as_bytes();
+        let made =
+            self.node(parent).and_then(|parent| self.fs.make_symlink(caller(request), parent, name.as_bytes(), target));
+        self.entry_reply(made, reply);
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        from: INodeNo,
+        name: &OsStr,
+        to: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let moved = self
+            .node(from)
+            .and_then(|from| self.fs.rename(from, name.as_bytes(), self.node(to)?, new_name.as_bytes(), flags.bits()));
+        empty_reply(moved, reply);
+    }
+
+    fn link(&self, _request: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let linked = self.node(number).and_then(|node| self.fs.link(node, self.node(parent)?, name.as_bytes()));
+        self.entry_reply(linked, reply);
+    }
+
+    fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        match self.node(number).and_then(|node| self.fs.open(node, bits(flags.0), kill_priv(request))) {
+            Ok(opened) => reply.opened(FileHandle(opened.handle.0), FopenFlags::empty()),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let created = self.node(parent).and_then(|parent| {
+            self.fs.create(caller(request), parent, name.as_bytes(), mode, bits(flags), kill_priv(request))
+        });
+        match created {
+            Ok((entry, opened)) => {
+                let number = self.numbers.refer(entry.attr.node, entry.attr.ino);
+                let attr = attributes(&entry.attr, number);
+                let handle = FileHandle(opened.handle.0);
+                reply.created(&entry.attr_ttl, &attr, GENERATION, handle, FopenFlags::empty());
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            let size = (size as usize).min(MAX_IO);
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            match self.fs.read(Handle(handle.0), &mut buffer[..size], offset) {
+                Ok(read) => reply.data(&buffer[..read]),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let kind = WriteKind {
+            append: OFlags::from_bits_retain(bits(flags.0)).contains(OFlags::APPEND),
+            from_cache: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
+            kill_priv: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+        };
+        match self.fs.write(Handle(handle.0), data, offset, kind) {
+            Ok(written) => reply.written(u32::try_from(written).unwrap_or(u32::MAX)),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        // Nothing is held back here; after this answer the kernel asks no more at each close.
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        empty_reply(self.fs.release(Handle(handle.0)), reply);
+    }
+
+    fn fsync(&self, _request: &Request, _number: INodeNo, handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
+        empty_reply(self.fs.sync_file(Handle(handle.0), data_only), reply);
+    }
+
+    fn opendir(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        match self.node(number).and_then(|node| self.fs.open_dir(node)) {
+            Ok(handle) => reply.opened(FileHandle(handle.0), FopenFlags::empty()),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let read = self.fs.read_dir(Handle(handle.0), offset, |item| {
+            let name = OsStr::from_bytes(item.name);
+            !reply.add(INodeNo(item.ino), item.next_offset, entry_type(item.kind), name)
+        });
+        match read {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let read = self.fs.read_dir_plus(Handle(handle.0), offset, |item, entry| {
+            let name = OsStr::from_bytes(item.name);
+            let Some(entry) = entry else {
+                // `.` and `..`: the kernel takes no reference on them whatever is sent. A name that vanished: the
+                // same reply would be taken for a reference, so it is left out.
+                let dot = item.next_offset <= 2;
+                let attr = listed(item.ino, item.kind);
+                let ttl = std::time::Duration::ZERO;
+                return !(dot && reply.add(attr.ino, item.next_offset, name, &ttl, &attr, GENERATION));
+            };
+            let number = self.numbers.refer(entry.attr.node, entry.attr.ino);
+            let attr = attributes(&entry.attr, number);
+            let full = reply.add(attr.ino, item.next_offset, name, &entry.attr_ttl, &attr, GENERATION);
+            if full {
+                self.numbers.release(number, 1);
+            }
+            !full
+        });
+        match read {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        empty_reply(self.fs.release_dir(Handle(handle.0)), reply);
+    }
+
+    fn fsyncdir(&self, _request: &Request, _number: INodeNo, handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
+        empty_reply(self.fs.sync_dir(Handle(handle.0)), reply);
+    }
+
+    fn statfs(&self, _request: &Request, _number: INodeNo, reply: ReplyStatfs) {
+        match self.fs.statfs() {
+            Ok(s) => {
+                let size = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+                let (block, fragment, name) = (size(s.block_size), size(s.fragment_size), size(s.name_max));
+                let (free, available) = (s.blocks_free, s.blocks_available);
+                reply.statfs(s.blocks, free, available, s.files, s.files_free, block, name, fragment);
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let set = self.node(number).and_then(|node| self.fs.set_xattr(node, name.as_bytes(), value, bits(flags)));
+        empty_reply(set, reply);
+    }
+
+    fn getxattr(&self, _request: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        xattr_reply(self.node(number).and_then(|node| self.fs.get_xattr(node, name.as_bytes())), size, reply);
+    }
+
+    fn listxattr(&self, _request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        xattr_reply(self.node(number).and_then(|node| self.fs.list_xattr(node)), size, reply);
+    }
+
+    fn removexattr(&self, _request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty_reply(self.node(number).and_then(|node| self.fs.remove_xattr(node, name.as_bytes())), reply);
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        empty_reply(self.fs.allocate(Handle(handle.0), bits(mode), offset, length), reply);
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let found = u64::try_from(offset)
+            .map_err(|_| Errno::NXIO)
+            .and_then(|offset| self.fs.seek(Handle(handle.0), offset, bits(whence)))
+            .and_then(|found| i64::try_from(found).map_err(|_| Errno::OVERFLOW));
+        match found {
+            Ok(found) => reply.offset(found),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        _request: &Request,
+        _from: INodeNo,
+        from_handle: FileHandle,
+        from_offset: u64,
+        _to: INodeNo,
+        to_handle: FileHandle,
+        to_offset: u64,
+        length: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let (from, to) = (Handle(from_handle.0), Handle(to_handle.0));
+        match self.fs.copy_range(from, from_offset, to, to_offset, length) {
+            Ok(copied) => reply.written(u32::try_from(copied).unwrap_or(u32::MAX)),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn ioctl(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        _handle: FileHandle,
+        _flags: IoctlFlags,
+        _command: u32,
+        _input: &[u8],
+        _output_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(fuser::Errno::ENOTTY);
+    }
+}

@@ -1,0 +1,108 @@
+//! The filesystem on a `/dev/fuse` descriptor.
+//!
+//! Whoever has the right to mount opens the device, [`mount`]s it and hands the descriptor over; [`serve`] answers
+//! the kernel's requests on it until the last mount is gone.
+
+mod adapter;
+mod convert;
+mod numbers;
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use fuser::{Config, Session, SessionACL};
+use rustix::mount::MountFlags;
+
+use crate::StageFs;
+use adapter::Adapter;
+
+/// File system type that the mount shows in `mountinfo`.
+pub const MOUNT_TYPE: &str = "fuse.pvisor";
+
+/// What broke while serving.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The kernel and the filesystem did not agree on a protocol.
+    #[error("first exchange with the kernel's fuse failed")]
+    Handshake(#[source] io::Error),
+    /// No thread for the requests.
+    #[error("no thread for the file system")]
+    Thread(#[source] io::Error),
+    /// Reading requests failed.
+    #[error("serving the file system failed")]
+    Serve(#[source] io::Error),
+    /// Somebody kept the mount for longer than allowed; the filesystem is fenced.
+    #[error("the file system was still mounted somewhere after {0:?}")]
+    StillMounted(Duration),
+}
+
+/// Mounts an open `/dev/fuse` descriptor on a directory. The process needs the right to mount in its mount namespace,
+/// and must have opened the device in its own user namespace. Requests wait until [`serve`] runs.
+///
+/// `uid` and `gid`: who owns the mount, as the user namespace of the process counts.
+///
+/// # Errors
+/// What `mount` answers.
+pub fn mount(device: BorrowedFd<'_>, target: &Path, uid: u32, gid: u32) -> rustix::io::Result<()> {
+    // The kernel checks permissions by the attributes; every user behind the mount is let in, for the command can be
+    // another than the one who mounts.
+    let options = format!(
+        "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions,allow_other",
+        device.as_raw_fd()
+    );
+    let options = std::ffi::CString::new(options).map_err(|_| rustix::io::Errno::INVAL)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    rustix::mount::mount("pvisor-stage", target, MOUNT_TYPE, flags, Some(options.as_c_str()))
+}
+
+/// Threads that answer requests.
+pub struct Server {
+    filesystem: Arc<StageFs>,
+    ended: Receiver<io::Result<()>>,
+}
+
+/// Answers the requests that come from a mounted `/dev/fuse` descriptor, on threads of its own. Returns after the
+/// first exchange with the kernel.
+///
+/// # Errors
+/// The exchange failed, or a thread could not be started.
+pub fn serve(filesystem: Arc<StageFs>, device: OwnedFd, threads: NonZeroUsize) -> Result<Server, ServeError> {
+    let mut config = Config::default();
+    config.acl = SessionACL::All;
+    config.n_threads = Some(threads.get());
+    let adapter = Adapter::new(Arc::clone(&filesystem));
+    let session = Session::from_fd(adapter, device, SessionACL::All, config).map_err(ServeError::Handshake)?;
+    let (sender, ended) = channel();
+    std::thread::Builder::new()
+        .name("stage-mount".to_owned())
+        .spawn(move || {
+            // Nobody listens any more where the server was dropped.
+            let _ = sender.send(session.run());
+        })
+        .map_err(ServeError::Thread)?;
+    Ok(Server { filesystem, ended })
+}
+
+impl Server {
+    /// Waits until the last mount is gone and every request is answered; then no thread of the server is left.
+    ///
+    /// # Errors
+    /// Serving failed at some point, or the mount was still there after `limit`; the filesystem is fenced then, so
+    /// that in either case nothing reaches the stage any more.
+    pub fn finish(self, limit: Duration) -> Result<(), ServeError> {
+        let result = match self.ended.recv_timeout(limit) {
+            Ok(result) => result.map_err(ServeError::Serve),
+            Err(RecvTimeoutError::Timeout) => Err(ServeError::StillMounted(limit)),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(ServeError::Serve(io::Error::other("a thread of the file system panicked")))
+            }
+        };
+        self.filesystem.fence();
+        result
+    }
+}
