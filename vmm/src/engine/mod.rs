@@ -1,0 +1,13 @@
+//! The VM engine: everything that knows `msb_krun` by name.
+
+mod error;
+mod kernel;
+mod machine;
+mod net;
+mod port;
+
+pub use error::EngineError;
+pub use kernel::{Kernel, KernelError};
+pub use machine::{Machine, Topology};
+pub use net::Network;
+pub use port::{Port, PortCloser, PortReader, PortWriter, port};
