@@ -7,9 +7,11 @@ mod adapter;
 mod convert;
 mod numbers;
 
+use std::ffi::{CStr, CString};
 use std::io;
 use std::num::NonZeroUsize;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -22,7 +24,7 @@ use crate::StageFs;
 use adapter::Adapter;
 
 /// File system type that the mount shows in `mountinfo`.
-pub const MOUNT_TYPE: &str = "fuse.pvisor";
+pub const MOUNT_TYPE: &CStr = c"fuse.pvisor";
 
 /// What broke while serving.
 #[derive(Debug, thiserror::Error)]
@@ -49,15 +51,26 @@ pub enum ServeError {
 /// # Errors
 /// What `mount` answers.
 pub fn mount(device: BorrowedFd<'_>, target: &Path, uid: u32, gid: u32) -> rustix::io::Result<()> {
+    let target = CString::new(target.as_os_str().as_bytes()).map_err(|_| rustix::io::Errno::INVAL)?;
+    mount_prepared(&target, &mount_options(device.as_raw_fd(), uid, gid))
+}
+
+/// Options of a mount of the device that is open as `device`.
+pub fn mount_options(device: RawFd, uid: u32, gid: u32) -> CString {
     // The kernel checks permissions by the attributes; every user behind the mount is let in, for the command can be
     // another than the one who mounts.
-    let options = format!(
-        "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions,allow_other",
-        device.as_raw_fd()
-    );
-    let options = std::ffi::CString::new(options).map_err(|_| rustix::io::Errno::INVAL)?;
+    let options = format!("fd={device},rootmode=40000,user_id={uid},group_id={gid},default_permissions,allow_other");
+    CString::new(options).unwrap_or_default()
+}
+
+/// As [`mount`], with [`mount_options`] made before: takes no memory, so that a child of a process with several
+/// threads can call it.
+///
+/// # Errors
+/// What `mount` answers.
+pub fn mount_prepared(target: &CStr, options: &CStr) -> rustix::io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    rustix::mount::mount("pvisor-stage", target, MOUNT_TYPE, flags, Some(options.as_c_str()))
+    rustix::mount::mount(c"pvisor-stage", target, MOUNT_TYPE, flags, Some(options))
 }
 
 /// Threads that answer requests.

@@ -1,0 +1,200 @@
+//! Launching: the process that holds a run's namespaces and starts its command.
+
+mod channel;
+mod command;
+mod descendants;
+mod init;
+pub(crate) mod namespaces;
+pub(crate) mod terminal;
+
+use std::os::fd::OwnedFd;
+
+use nix::sys::signal::{SigSet, SigmaskHow};
+use pvisor_spec::WorkerFailure;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags};
+
+use crate::failure::failure;
+use crate::plan::Plan;
+pub(crate) use channel::{Channel, Failed, Order, Report, Step};
+pub(crate) use command::exit_now;
+use init::Init;
+use namespaces::{IdMaps, Namespaces, Side};
+
+/// A launched process that is ready to start the command.
+pub(crate) struct Launched {
+    /// Its process id here.
+    pub(crate) pid: Pid,
+    /// Readable once it has ended.
+    pub(crate) pidfd: OwnedFd,
+    pub(crate) channel: Channel,
+    /// The device under the mounted stage, where there is one.
+    pub(crate) device: Option<OwnedFd>,
+    /// What it is in; `None`: just a process.
+    pub(crate) namespaces: Option<Namespaces>,
+    /// Whether it has a `/proc` of its own; else the error.
+    pub(crate) own_proc: Result<(), i32>,
+}
+
+/// Why a launch failed.
+#[derive(Clone, Copy, Debug)]
+enum LaunchError {
+    /// No such process to be had.
+    Fork(Errno),
+    /// It could not set itself up.
+    SetUp(Failed),
+    /// It died, or the line to it broke.
+    Lost,
+}
+
+/// Launches the process with the strongest namespaces that this machine lets the caller have. `mask`: signal mask of
+/// the command.
+///
+/// # Errors
+/// No namespaces are to be had and the run needs them; the stage can't be mounted.
+pub(crate) fn launch(plan: &Plan, mask: SigSet) -> Result<Launched, WorkerFailure> {
+    check_single_thread()?;
+    let network = plan.deny_network;
+    let mut attempts = vec![Some(Namespaces { user: true, network })];
+    if rustix::process::geteuid().is_root() {
+        attempts.insert(0, Some(Namespaces { user: false, network }));
+    }
+    if plan.stage.is_none() && !network {
+        attempts.push(None);
+    }
+    let mut first_error = None;
+    for namespaces in attempts {
+        match attempt(plan, mask, namespaces) {
+            Ok(launched) => return Ok(launched),
+            Err(error) => {
+                tracing::debug!(?namespaces, ?error, "launch failed");
+                if !error.is_about_namespaces() {
+                    return Err(error.into_failure(plan));
+                }
+                first_error.get_or_insert(error);
+            }
+        }
+    }
+    Err(first_error.unwrap_or(LaunchError::Lost).into_failure(plan))
+}
+
+fn check_single_thread() -> Result<(), WorkerFailure> {
+    match std::fs::read_dir("/proc/self/task").map(Iterator::count) {
+        Ok(1) => Ok(()),
+        Ok(threads) => Err(failure("internal", format!("the worker has {threads} threads where it must have one"), "")),
+        Err(error) => Err(failure("internal", format!("/proc/self/task: {error}"), "mount /proc")),
+    }
+}
+
+fn attempt(plan: &Plan, mask: SigSet, namespaces: Option<Namespaces>) -> Result<Launched, LaunchError> {
+    let (near, far) = Channel::pair().map_err(LaunchError::Fork)?;
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let maps = IdMaps::own();
+    // SAFETY: `launch` has seen that this process has one thread.
+    match unsafe { namespaces::fork_into(namespaces) }.map_err(LaunchError::Fork)? {
+        Side::Child => {
+            let _ = nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None);
+            Init { plan, namespaces, mask, maps, uid, gid }.run(far)
+        }
+        Side::Parent(pid) => {
+            drop(far);
+            let pid = Pid::from_raw(pid).ok_or(LaunchError::Lost)?;
+            let ready = wait_until_ready(&near);
+            match (ready, rustix::process::pidfd_open(pid, PidfdFlags::empty())) {
+                (Ok((device, own_proc)), Ok(pidfd)) => {
+                    Ok(Launched { pid, pidfd, channel: near, device, namespaces, own_proc })
+                }
+                (ready, pidfd) => {
+                    // Its end of the channel is all that it lives for.
+                    drop(near);
+                    let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+                    ready.map(drop)?;
+                    Err(LaunchError::Fork(pidfd.err().unwrap_or(Errno::IO)))
+                }
+            }
+        }
+    }
+}
+
+type Ready = (Option<OwnedFd>, Result<(), i32>);
+
+fn wait_until_ready(channel: &Channel) -> Result<Ready, LaunchError> {
+    let mut device = None;
+    loop {
+        let received = channel.receive::<Report>().map_err(|_| LaunchError::Lost)?.ok_or(LaunchError::Lost)?;
+        match received.message {
+            Report::Mounted => device = received.fd,
+            Report::Ready { own_proc } => return Ok((device, own_proc)),
+            Report::Failed(failed) => return Err(LaunchError::SetUp(failed)),
+            _ => return Err(LaunchError::Lost),
+        }
+    }
+}
+
+impl LaunchError {
+    /// Whether other namespaces, or none, may go better.
+    fn is_about_namespaces(self) -> bool {
+        match self {
+            Self::Fork(_) => true,
+            Self::SetUp(failed) => match failed.step {
+                Step::UserMap | Step::MountPrivacy => true,
+                Step::StageMount | Step::Loopback => failed.errno == Errno::PERM.raw_os_error(),
+                _ => false,
+            },
+            Self::Lost => false,
+        }
+    }
+
+    fn into_failure(self, plan: &Plan) -> WorkerFailure {
+        match self {
+            Self::Fork(errno) => {
+                let needed = if plan.stage.is_some() { "a stage" } else { "--overlaynet-deny-all" };
+                failure(
+                    "namespaces",
+                    format!("no namespaces are to be had, and {needed} needs them: {errno}"),
+                    NAMESPACE_HINT,
+                )
+            }
+            Self::SetUp(failed) => failed.into_failure(plan),
+            Self::Lost => failure("internal", "the launched process died while setting itself up", ""),
+        }
+    }
+}
+
+/// What to try where namespaces are refused.
+pub(crate) const NAMESPACE_HINT: &str = "allow unprivileged user namespaces (sysctl user.max_user_namespaces, \
+     kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns), or run as root";
+
+/// What to try where `/dev/fuse` is missing or closed.
+pub(crate) const FUSE_HINT: &str =
+    "load the module (modprobe fuse) and make /dev/fuse readable and writable for this user (mode 0666 is usual)";
+
+impl Failed {
+    pub(crate) fn into_failure(self, plan: &Plan) -> WorkerFailure {
+        let errno = Errno::from_raw_os_error(self.errno);
+        match self.step {
+            Step::Descriptors => failure("internal", format!("can't close inherited descriptors: {errno}"), ""),
+            Step::UserMap => {
+                failure("namespaces", format!("can't map ids in a user namespace: {errno}"), NAMESPACE_HINT)
+            }
+            Step::MountPrivacy => {
+                failure("namespaces", format!("can't detach the mount namespace: {errno}"), NAMESPACE_HINT)
+            }
+            Step::FuseDevice => failure("mount", format!("/dev/fuse: {errno}"), FUSE_HINT),
+            Step::StageMount => {
+                let project = plan.project.display();
+                failure("mount", format!("can't mount the stage on {project}: {errno}"), NAMESPACE_HINT)
+            }
+            Step::Loopback => {
+                failure("network", format!("can't bring loopback up in a network namespace: {errno}"), NAMESPACE_HINT)
+            }
+            Step::WorkingDirectory => failure("cwd", format!("working directory {}: {errno}", plan.cwd.display()), ""),
+            Step::Process => failure("internal", format!("can't start a process: {errno}"), ""),
+            Step::Identity => failure(
+                "identity",
+                format!("can't become user {}, group {}, other groups {:?}: {errno}", plan.uid, plan.gid, plan.groups),
+                "",
+            ),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Namespaces: which ones, made with the process, and set up from inside.
+
+use std::ffi::CStr;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags};
+
+/// Namespaces that a launched process gets of its own. Mount and process namespaces always come together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Namespaces {
+    /// A user namespace that has just the caller's own ids: the way for those who are not root.
+    pub(crate) user: bool,
+    /// A network namespace with nothing but its own loopback.
+    pub(crate) network: bool,
+}
+
+impl Namespaces {
+    fn clone_flags(self) -> libc::c_int {
+        let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWPID;
+        if self.user {
+            flags |= libc::CLONE_NEWUSER;
+        }
+        if self.network {
+            flags |= libc::CLONE_NEWNET;
+        }
+        flags
+    }
+}
+
+/// Which side of a fork this is.
+pub(crate) enum Side {
+    /// The new process.
+    Child,
+    /// The old one; the process id of the new one.
+    Parent(i32),
+}
+
+/// Forks a process into new namespaces; with none, just forks.
+///
+/// # Safety
+/// The process must have one thread only, or the child must do nothing that takes memory or a lock.
+///
+/// # Errors
+/// What `clone` answers: EPERM, ENOSPC, EUSERS or EINVAL where such namespaces are not to be had.
+pub(crate) unsafe fn fork_into(namespaces: Option<Namespaces>) -> Result<Side, Errno> {
+    const NONE: libc::c_long = 0;
+    let flags = namespaces.map_or(0, Namespaces::clone_flags) | libc::SIGCHLD;
+    // SAFETY: without CLONE_VM and with a null stack this is fork(): the child goes on with a copy of this thread's
+    // stack. The caller promises that the child will not wait for a lock that another thread held.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(flags), NONE, NONE, NONE, NONE) };
+    match i32::try_from(pid) {
+        Ok(0) => Ok(Side::Child),
+        Ok(pid) if pid > 0 => Ok(Side::Parent(pid)),
+        _ => Err(last_errno()),
+    }
+}
+
+/// The error of the last system call.
+pub(crate) fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// The maps of a user namespace that has just one user and one group. Made before the fork, so that writing them
+/// takes no memory: a process with several threads can do it in its child too.
+pub(crate) struct IdMaps {
+    uid: String,
+    gid: String,
+}
+
+impl IdMaps {
+    /// Maps the caller's own ids to themselves.
+    pub(crate) fn own() -> Self {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        Self { uid: format!("{uid} {uid} 1"), gid: format!("{gid} {gid} 1") }
+    }
+
+    /// Writes the maps of the new user namespace that the process is in.
+    pub(crate) fn write(&self) -> Result<(), Errno> {
+        write_file(c"/proc/self/setgroups", "deny")?;
+        write_file(c"/proc/self/uid_map", &self.uid)?;
+        write_file(c"/proc/self/gid_map", &self.gid)
+    }
+}
+
+fn write_file(path: &CStr, text: &str) -> Result<(), Errno> {
+    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    // The kernel takes such a file whole or not at all.
+    rustix::io::write(&file, text.as_bytes()).map(drop)
+}
+
+/// Keeps mounts made here from showing outside. Those made outside later still show here.
+pub(crate) fn keep_mounts_inside() -> Result<(), Errno> {
+    let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    rustix::mount::mount_change(c"/", flags)
+}
+
+/// Puts a `/proc` of the own process namespace over the old one.
+pub(crate) fn mount_proc() -> Result<(), Errno> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    rustix::mount::mount(c"proc", c"/proc", c"proc", flags, None)
+}
+
+/// Brings the loopback interface of the own network namespace up.
+pub(crate) fn bring_loopback_up() -> Result<(), Errno> {
+    use std::os::fd::AsRawFd;
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+    // SAFETY: all-zero bytes are a valid ifreq.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = from.cast_signed() as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: SIOCSIFFLAGS reads one ifreq, which outlives the call.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
+    if done == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+/// Closes every descriptor from `first` on.
+///
+/// # Safety
+/// Nothing in the process may use one of them afterwards.
+pub(crate) unsafe fn close_from(first: u32) -> Result<(), Errno> {
+    // SAFETY: what the caller promises.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
+    if done == 0 {
+        return Ok(());
+    }
+    match last_errno() {
+        // A kernel before 5.9: one by one, up to the highest number that there can be.
+        Errno::NOSYS => {
+            let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+            let end = limit.maximum.unwrap_or(1 << 20).min(1 << 20);
+            for fd in u64::from(first)..end {
+                // SAFETY: what the caller promises; a number that is not open is answered with EBADF.
+                unsafe { libc::close(fd as libc::c_int) };
+            }
+            Ok(())
+        }
+        other => Err(other),
+    }
+}
