@@ -68,6 +68,8 @@ pub enum Reason {
     BadQuery,
     /// More than the sandbox may have open at once.
     Capacity,
+    /// A port of the sandbox that the run offers on the host.
+    Published,
 }
 
 impl fmt::Display for Reason {
@@ -82,6 +84,7 @@ impl fmt::Display for Reason {
             Self::BadName => f.write_str("not a host name"),
             Self::BadQuery => f.write_str("kind of query that is not answered"),
             Self::Capacity => f.write_str("too many at once"),
+            Self::Published => f.write_str("published port"),
         }
     }
 }

@@ -1,0 +1,234 @@
+//! The engine: one thread that turns frames into flows and flows into frames.
+
+mod core;
+mod endpoint;
+mod fragments;
+mod guest;
+mod judge;
+mod names;
+mod packet;
+mod port;
+mod splice;
+#[cfg(target_os = "linux")]
+mod tap;
+mod tcp;
+
+use std::time::{Duration, Instant};
+
+use mio::net::TcpListener;
+use smoltcp::wire::IpProtocol;
+
+use self::core::Core;
+pub(crate) use self::core::Kind;
+use self::fragments::Fragments;
+use self::guest::{Frame, GuestSide};
+use self::judge::Judge;
+use self::packet::{Packet, Parsed};
+pub(crate) use self::port::{Port, poll_timeout};
+#[cfg(target_os = "linux")]
+pub(crate) use self::tap::TapPort;
+use self::tcp::TcpTable;
+use crate::StackConfig;
+use crate::event::{EventSink, Reporter};
+use crate::limit::Limiter;
+
+/// Frames of the sandbox that are looked at before its flows get their turn.
+const FRAMES: usize = 256;
+/// Connections accepted at one published port in one turn.
+const ACCEPTS: usize = 64;
+/// How long a published port rests when the system can't accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A published port.
+struct Published {
+    listener: TcpListener,
+    guest_port: u16,
+    ready: bool,
+    rests_until: Option<Instant>,
+}
+
+/// What to do until the next turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// The next turn at once.
+    Now,
+    /// Sleep until something happens, or until this time.
+    Sleep(Option<Instant>),
+    /// The sandbox's side is gone.
+    Over,
+}
+
+/// All of the network's state.
+pub(crate) struct Engine {
+    core: Core,
+    tcp: TcpTable,
+    fragments: Fragments,
+    published: Vec<Published>,
+}
+
+impl Engine {
+    /// `seed` must be unpredictable.
+    pub(crate) fn new(
+        config: StackConfig,
+        port: Port,
+        registry: mio::Registry,
+        sink: EventSink,
+        seed: u64,
+        now: Instant,
+    ) -> Self {
+        let core = Core {
+            judge: Judge::new(config.policy.clone(), &config.link),
+            guest: GuestSide::new(port, config.link, seed, now),
+            limiter: Limiter::new(config.policy.limit, now),
+            reporter: Reporter::new(sink, now),
+            capacity: config.capacity,
+            registry,
+            now,
+        };
+        Self {
+            core,
+            tcp: TcpTable::new(config.capacity.buffers),
+            fragments: Fragments::default(),
+            published: Vec::new(),
+        }
+    }
+
+    /// Offers a port of the sandbox through a listening socket.
+    ///
+    /// # Errors
+    /// It can't be watched.
+    pub(crate) fn publish(&mut self, mut listener: TcpListener, guest_port: u16) -> std::io::Result<()> {
+        self.core.watch(&mut listener, Kind::Listener, self.published.len())?;
+        self.published.push(Published { listener, guest_port, ready: true, rests_until: None });
+        Ok(())
+    }
+
+    /// A descriptor became ready.
+    pub(crate) fn on_event(&mut self, event: &mio::event::Event) {
+        let (kind, index) = Kind::of(event.token());
+        match kind {
+            Kind::Waker => {}
+            Kind::Tap =>
+            {
+                #[cfg(target_os = "linux")]
+                if let Port::Tap(port) = &mut self.core.guest.port {
+                    port.on_event(event);
+                }
+            }
+            Kind::Tcp => self.tcp.on_event(index, event),
+            Kind::Listener => {
+                if let Some(published) = self.published.get_mut(index) {
+                    published.ready = true;
+                }
+            }
+            Kind::Udp | Kind::Ping | Kind::Query => {}
+        }
+    }
+
+    /// Does a bounded amount of everything there is to do.
+    pub(crate) fn turn(&mut self, now: Instant) -> Next {
+        self.core.now = now;
+        self.core.guest.port.flush();
+        let drained = self.take_frames();
+        self.accept();
+        self.tcp.run(&mut self.core);
+        self.core.reporter.tick(now);
+        self.core.guest.port.flush();
+        if self.core.guest.port.is_closed() {
+            return Next::Over;
+        }
+        if !drained || self.tcp.is_ready() || self.published.iter().any(|p| p.ready && p.rests_until.is_none()) {
+            return Next::Now;
+        }
+        if !self.core.guest.port.prepare_sleep(self.tcp.is_blocked()) {
+            return Next::Now;
+        }
+        Next::Sleep(self.deadline())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let rests = self.published.iter().filter_map(|p| p.rests_until);
+        [self.tcp.deadline(&self.core), self.core.reporter.deadline()].into_iter().flatten().chain(rests).min()
+    }
+
+    /// Whether all waiting frames were taken.
+    fn take_frames(&mut self) -> bool {
+        for _ in 0..FRAMES {
+            let Some(frame) = self.core.guest.port.receive() else { return true };
+            self.frame(&frame);
+            self.core.guest.port.recycle(frame);
+        }
+        false
+    }
+
+    fn frame(&mut self, frame: &[u8]) {
+        if frame.len() > self.core.guest.link.max_frame() {
+            return;
+        }
+        let parsed = match self.core.guest.open(frame) {
+            Frame::V4(bytes) => packet::parse_v4(bytes),
+            Frame::V6(bytes) => packet::parse_v6(bytes),
+            Frame::Done => return,
+        };
+        match parsed {
+            Some(Parsed::Whole(packet)) => self.packet(&packet),
+            Some(Parsed::Part(part)) if part.key.source == self.core.guest.link.guest(part.key.destination) => {
+                if let Some(bytes) = self.fragments.add(&part, self.core.now) {
+                    let parsed =
+                        if part.key.source.is_ipv4() { packet::parse_v4(&bytes) } else { packet::parse_v6(&bytes) };
+                    if let Some(Parsed::Whole(packet)) = parsed {
+                        self.packet(&packet);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn packet(&mut self, packet: &Packet<'_>) {
+        const NEIGHBOUR_SOLICITATION: u8 = 135;
+        if packet.protocol == IpProtocol::Icmpv6 && packet.payload.first() == Some(&NEIGHBOUR_SOLICITATION) {
+            return self.core.guest.answer_solicitation(packet.source, packet.payload);
+        }
+        // One address of each family lives here: whatever comes from another is forged or not for us.
+        if packet.source != self.core.guest.link.guest(packet.destination) || !packet::is_unicast(packet.destination) {
+            return;
+        }
+        if packet.protocol == IpProtocol::Tcp {
+            self.tcp.segment(&mut self.core, packet);
+        }
+    }
+
+    fn accept(&mut self) {
+        for published in &mut self.published {
+            if published.rests_until.is_some_and(|at| at <= self.core.now) {
+                published.rests_until = None;
+            }
+            if !published.ready || published.rests_until.is_some() {
+                continue;
+            }
+            for _ in 0..ACCEPTS {
+                match published.listener.accept() {
+                    Ok((stream, _)) => self.tcp.publish(&mut self.core, stream, published.guest_port),
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                        published.ready = false;
+                        break;
+                    }
+                    Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
+                    Err(error) => {
+                        tracing::warn!(%error, "can't accept at a published port");
+                        published.rests_until = Some(self.core.now + ACCEPT_PAUSE);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends every flow and reports it.
+    pub(crate) fn stop(&mut self, now: Instant) {
+        self.core.now = now;
+        self.tcp.stop(&mut self.core);
+        self.core.reporter.finish(now);
+    }
+}
