@@ -2,6 +2,7 @@
 //! kept in a cache by the hash of what it was built from, and verified when it is used.
 
 mod agent;
+mod artefact;
 mod cache;
 mod cpio;
 mod digest;
@@ -10,6 +11,7 @@ pub mod kernel;
 mod manifest;
 
 pub use agent::{AGENT, agent_digest};
+pub use artefact::{Artefact, collect_garbage, list, remove};
 pub use cache::{Cache, CacheError};
 pub use digest::{Digest, ParseDigestError};
 pub use initramfs::{Initramfs, ensure_initramfs, initramfs_bytes};
