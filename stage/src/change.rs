@@ -78,7 +78,12 @@ impl From<RelPath> for Vec<u8> {
 
 /// Whether the bytes are a single path component other than `.` and `..`.
 pub fn is_name(name: &[u8]) -> bool {
-    !name.is_empty() && name.len() <= 255 && name != b"." && name != b".." && !name.contains(&b'/') && !name.contains(&0)
+    !name.is_empty()
+        && name.len() <= 255
+        && name != b"."
+        && name != b".."
+        && !name.contains(&b'/')
+        && !name.contains(&0)
 }
 
 /// BLAKE3 of a file's content.
@@ -189,16 +194,6 @@ pub struct ChangeSet {
     pub seal: ContentHash,
     /// Net changes, sorted by path, one per path.
     pub changes: Vec<Change>,
-}
-
-/// Whether an extended attribute is part of a fingerprint: the person's own (`user.`), access control lists, file
-/// capabilities, and `trusted.` ones, which only root can see. Labels that the system gives by itself (SELinux, IMA)
-/// and the marks of overlay filesystems are not.
-pub fn is_fingerprinted(xattr: &[u8]) -> bool {
-    let ours = xattr.starts_with(b"user.")
-        || xattr.starts_with(b"trusted.")
-        || matches!(xattr, b"system.posix_acl_access" | b"system.posix_acl_default" | b"security.capability");
-    ours && !xattr.starts_with(b"user.overlay.") && !xattr.starts_with(b"trusted.overlay.")
 }
 
 #[cfg(test)]

@@ -1,18 +1,24 @@
 //! Copy-on-write workspace: a command works on a directory, its changes are kept beside it, a person reviews and
 //! applies or discards them. See `DESIGN.md` beside this crate.
 
+mod apply;
 mod change;
 mod journal;
 mod layout;
 mod live;
 mod lower;
+mod review;
 mod stat;
 mod tree;
 mod upper;
 
+pub use apply::{
+    Applied, ApplyError, ApplyOptions, Conflict, ConflictKind, DiscardError, Discarded, Fault, HomeError, LedgerError,
+    Partial, PartialCause, RecoverError, Recovery, Selection, SelectionError, apply_changes, discard, recover,
+};
 pub use change::{
     After, Before, Change, ChangeSet, ContentHash, Fingerprint, Kind, Meta, ObjectId, RelPath, RelPathError,
-    is_fingerprinted, is_name,
+    is_name,
 };
 pub use journal::JournalError;
 pub use live::{

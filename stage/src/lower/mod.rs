@@ -53,7 +53,7 @@ impl Lower {
     }
 
     /// Opens a relative path below the root; the empty path is the root.
-    fn open_at(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    pub fn open_at(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         let mut hop: Option<OwnedFd> = None;
         let mut rest = path;
         while rest.len() > MAX_HOP {

@@ -1,0 +1,5 @@
+//! Showing a person what a sealed stage changes.
+
+mod quote;
+
+pub(crate) use quote::quoted;
