@@ -6,7 +6,9 @@ mod change;
 mod journal;
 mod layout;
 mod live;
+mod load;
 mod lower;
+mod seal;
 mod review;
 mod stat;
 mod tree;
@@ -25,8 +27,11 @@ pub use live::{
     Access, Attr, Entry, Keep, NewNode, NodeId, OpenError, OpenFile, ReferencesError, SetAttr, SetTime, Stage,
     StageOptions, StatFs,
 };
+pub use load::{LoadError, StageStatus, load_changes, status};
 pub use lower::PatternError;
+pub use seal::{Seal, SealError, seal};
 pub use stat::{FileKind, Time};
+pub use tree::Misfit;
 
 pub use rustix::fs::{FallocateFlags, RenameFlags, SeekFrom, XattrFlags};
 

@@ -12,8 +12,8 @@ mod reader;
 mod record;
 mod writer;
 
-pub(crate) use reader::{Frames, Tail};
 pub use reader::JournalError;
+pub(crate) use reader::{Frames, Tail};
 pub(crate) use record::{FreshKind, HashState, Header, Pin, Record};
 pub(crate) use writer::Journal;
 

@@ -11,10 +11,8 @@ use crate::{ContentHash, FileKind};
 pub(crate) struct Header {
     /// Absolute path of the lower.
     pub lower: Vec<u8>,
-    /// Device of the lower's root.
-    pub dev: u64,
-    /// Inode number of the lower's root.
-    pub ino: u64,
+    /// The lower's root when it was pinned.
+    pub root: Stat,
     /// The boot in which the stage was written: without a seal nothing is known to be on disk after the next one.
     pub boot: Vec<u8>,
     /// Patterns of hidden paths.

@@ -231,7 +231,7 @@ impl Shared {
 }
 
 /// For `utimensat`: what is `None` stays.
-pub(super) fn timestamps(atime: Option<Time>, mtime: Option<Time>) -> Timestamps {
+pub(crate) fn timestamps(atime: Option<Time>, mtime: Option<Time>) -> Timestamps {
     let spec = |t: Option<Time>| match t {
         Some((tv_sec, nsec)) => Timespec { tv_sec, tv_nsec: i64::from(nsec) },
         None => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },

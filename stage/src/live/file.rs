@@ -40,14 +40,7 @@ impl Stage {
             shared.copy_up(node, if truncate { 0 } else { u64::MAX })?;
         }
         shared.hold(node)?;
-        let mut file = OpenFile {
-            shared: Arc::clone(shared),
-            node,
-            body,
-            access,
-            lower: None,
-            upper: OnceLock::new(),
-        };
+        let mut file = OpenFile { shared: Arc::clone(shared), node, body, access, lower: None, upper: OnceLock::new() };
         file.begin(truncate)?;
         Ok(file)
     }

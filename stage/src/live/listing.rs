@@ -16,9 +16,7 @@ struct Said {
 fn said(tree: &Tree, id: NodeId) -> Result<Said, Errno> {
     let facts = Facts::of(tree, id)?;
     let dir = tree.dir(id).ok_or(Errno::NOTDIR)?;
-    let entry = |name: &[u8], id: NodeId| {
-        tree.get(id).map(|n| Entry { name: name.to_vec(), ino: n.ino, kind: n.kind })
-    };
+    let entry = |name: &[u8], id: NodeId| tree.get(id).map(|n| Entry { name: name.to_vec(), ino: n.ino, kind: n.kind });
     let slots = dir.slots.iter().map(|(name, slot)| (name.clone(), slot.node.and_then(|id| entry(name, id))));
     let mut names: Vec<_> = slots.collect();
     // Staged in place: it shows even where somebody removed the lower's, if there is more to it than the lower.

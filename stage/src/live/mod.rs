@@ -15,6 +15,9 @@ mod types;
 mod work;
 mod xattr;
 
+pub(crate) use attr::timestamps;
+pub(crate) use options::boot_id;
+
 pub use file::OpenFile;
 pub use options::{Keep, OpenError, StageOptions};
 pub use references::ReferencesError;

@@ -11,7 +11,6 @@ use pvisor_spec::Durability;
 use rustix::fs::{FallocateFlags, fallocate};
 
 use super::{Shared, Stage, State};
-use crate::FileKind;
 use crate::journal::{Header, Journal};
 use crate::layout::{self, Lock, RESERVE, UPPER, WORK};
 use crate::lower::{Lower, Mask, PatternError};
@@ -177,12 +176,9 @@ fn place_check(dir: &Path, lower: &Path, mask: &Mask) -> Result<(), OpenError> {
 }
 
 fn header(path: &Path, lower: &Lower, options: &StageOptions) -> Header {
-    let root = lower.root_stat();
-    debug_assert_eq!(root.kind, FileKind::Directory);
     Header {
         lower: path.as_os_str().as_bytes().to_vec(),
-        dev: root.dev,
-        ino: root.ino,
+        root: *lower.root_stat(),
         boot: boot_id(),
         hidden: options.hidden.clone(),
         boundaries: options.boundaries.iter().map(|b| b.as_os_str().as_bytes().to_vec()).collect(),

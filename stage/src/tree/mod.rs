@@ -4,7 +4,7 @@ mod commit;
 mod node;
 mod table;
 
-pub(crate) use node::{Body, Directory, MetaChange, Node};
+pub(crate) use node::{Body, Directory, MetaChange, Node, Place};
 pub(crate) use table::{Child, Tree};
 
 /// A record that does not fit the tree it is applied to.

@@ -118,10 +118,7 @@ impl Tree {
             self.forget_place(known.node, &Place { dir: parent, name: name.into() });
             self.collect(known.node);
         }
-        let linked = (stat.nlink > 1 && stat.kind != FileKind::Directory)
-            .then(|| self.by_inode.get(&stat.key()).copied())
-            .flatten();
-        let id = match linked {
+        let id = match self.linked(stat) {
             Some(id) => id,
             None => {
                 let id = self.fresh_id();
@@ -131,6 +128,12 @@ impl Tree {
         };
         self.add_place(id, parent, name, false)?;
         Some(id)
+    }
+
+    /// The node that a hard-linked lower file has already.
+    pub fn linked(&self, stat: &Stat) -> Option<NodeId> {
+        let many = stat.nlink > 1 && stat.kind != FileKind::Directory;
+        many.then(|| self.by_inode.get(&stat.key()).copied()).flatten()
     }
 
     /// A node for a lower entry, with no place yet.
