@@ -55,6 +55,8 @@ pub struct AgentClient {
     link: Arc<Link>,
     next_key: Key,
     kernel: String,
+    /// Id of the command that ran already.
+    running: Option<u64>,
     reply_timeout: Duration,
 }
 
@@ -85,7 +87,6 @@ impl AgentClient {
         let id = link.seed_ids(u64::from_le_bytes(random()?) >> 1);
         let welcome = match link.request(id, "the handshake", &hello, attachment.handshake_timeout) {
             Ok(ToHost::Welcome(welcome)) => welcome,
-            Ok(ToHost::Refused(refused)) => return Err(AgentError::Refused(refused)),
             Ok(_) => return Err(AgentError::Unexpected { request: "the handshake" }),
             Err(AgentError::Timeout { after, .. }) => return Err(AgentError::HandshakeTimeout(after)),
             Err(error) => return Err(error),
@@ -95,7 +96,8 @@ impl AgentClient {
             return Err(AgentError::Impostor);
         }
         let kernel = welcome.kernel.chars().filter(char::is_ascii_graphic).take(128).collect();
-        Ok(Self { link, next_key, kernel, reply_timeout: attachment.reply_timeout })
+        let running = welcome.running.map(|running| running.command);
+        Ok(Self { link, next_key, kernel, running, reply_timeout: attachment.reply_timeout })
     }
 
     /// The key that the next attachment to this guest, or to a restored image of it, needs.
@@ -211,6 +213,17 @@ impl AgentClient {
             return Err(error);
         }
         RunningCommand::relay(Arc::clone(&self.link), id, state, stdio)
+    }
+
+    /// Takes over the command that ran already when this process attached, as in a restored machine; `None`: there was
+    /// none, or it has been taken over. Its output waits until then.
+    ///
+    /// # Errors
+    /// No thread or descriptor for the relay.
+    pub fn adopt(&mut self, stdio: Stdio) -> Result<Option<RunningCommand>, AgentError> {
+        let Some(id) = self.running.take() else { return Ok(None) };
+        let Some(state) = self.link.command(id) else { return Ok(None) };
+        RunningCommand::relay(Arc::clone(&self.link), id, state, stdio).map(Some)
     }
 
     /// Tells the guest to write back and end, and waits until its port closes; false: it has not, in this time.

@@ -48,6 +48,17 @@ impl CommandState {
         Self { inner: Mutex::new(inner), changed: Condvar::new() }
     }
 
+    /// A command that was started by another process, which left room for so many bytes of standard input; `None`: it
+    /// has ended.
+    pub(super) fn adopted(stdin: Option<u32>) -> Self {
+        let state = Self::new();
+        let mut inner = state.lock();
+        inner.stdin = Grant::partial(stdin.unwrap_or(0), WINDOW);
+        inner.stdin_closed = stdin.is_none();
+        drop(inner);
+        state
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pvisor_proto::{Decoder, ToGuest, ToHost, encode};
+use pvisor_proto::{Decoder, ToGuest, ToHost, Welcome, encode};
 
 use super::command::CommandState;
 use super::error::AgentError;
@@ -127,6 +127,11 @@ impl Link {
         }
     }
 
+    /// The command with this id.
+    pub(super) fn command(&self, id: u64) -> Option<Arc<CommandState>> {
+        self.state().commands.get(&id).cloned()
+    }
+
     /// Messages with this id mean nothing any more.
     pub(super) fn forget(&self, id: u64) {
         self.state().commands.remove(&id);
@@ -187,6 +192,7 @@ impl Link {
     fn receive(&self, id: u64, message: ToHost) -> Result<(), AgentError> {
         match message {
             ToHost::Error(text) => return Err(AgentError::GaveUp(printable(&text))),
+            ToHost::Refused(refused) => return Err(AgentError::Refused(refused)),
             ToHost::Stdout(_)
             | ToHost::Stderr(_)
             | ToHost::StdinCredit(_)
@@ -198,10 +204,18 @@ impl Link {
                 }
             }
             reply => {
-                if let Some(slot) = self.state().requests.get_mut(&id) {
-                    *slot = Some(reply);
-                    self.changed.notify_all();
+                let mut state = self.state();
+                if !state.requests.contains_key(&id) {
+                    return Ok(());
                 }
+                if let ToHost::Welcome(Welcome { running: Some(running), .. }) = &reply {
+                    // Its output may be right behind.
+                    let adopted = Arc::new(CommandState::adopted(running.stdin));
+                    state.commands.insert(running.command, adopted);
+                }
+                state.requests.insert(id, Some(reply));
+                drop(state);
+                self.changed.notify_all();
             }
         }
         Ok(())

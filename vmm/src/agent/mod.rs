@@ -23,3 +23,6 @@ pub use command::{CommandHandle, Finished, RunningCommand};
 pub use error::AgentError;
 pub use pvisor_proto::{Key, Output, PORT_NAME, Rlimit, WindowSize};
 pub use stdio::{RawTerminal, Stdio, terminal_size};
+
+#[cfg(test)]
+mod tests;
