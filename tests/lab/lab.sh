@@ -20,7 +20,7 @@
 # Output is live. Exit status: the script's; 124 when the time is over; 125 when the lab itself failed. On any failure the
 # shared folder is kept: console.log (the emulated kernel), output.log, and what the script put into /mnt.
 #
-# Needs Debian or Ubuntu, and root where packages are missing. Downloads about 110 MB the first time, into
+# Needs Debian, and root where packages are missing. Downloads about 110 MB the first time, into
 # $XDG_CACHE_HOME/pvisor-lab (~/.cache/pvisor-lab).
 set -euo pipefail
 
@@ -40,10 +40,12 @@ provide() {
     local options=(install -y -qq --no-install-recommends)
     export DEBIAN_FRONTEND=noninteractive
     apt-get "${options[@]}" "$1" >/dev/null 2>&1 && return
-    local release; release=$(. /etc/os-release && echo "$VERSION_CODENAME")
+    local release
+    release=$(. /etc/os-release && echo "$VERSION_CODENAME")
     say "the packages of $release conflict here, taking $1 from $release-backports"
     echo "deb http://deb.debian.org/debian $release-backports main" >/etc/apt/sources.list.d/pvisor-lab-backports.list
-    apt-get update -qq >&2 && apt-get "${options[@]}" -t "$release-backports" "$1" >&2 || fail "can't install $1"
+    apt-get update -qq >&2 || true
+    apt-get "${options[@]}" -t "$release-backports" "$1" >&2 || fail "can't install $1"
 }
 
 # fetch_kernel: the newest kernel of the distribution with KVM and FUSE passthrough into $cache/kernel-<package>.
@@ -58,8 +60,8 @@ fetch_kernel() {
     [ -n "$package" ] || fail "apt knows no package like linux-image-6.12...-amd64"
     say "fetching $package"
     work=$(mktemp -d "$cache/work.XXXXXX")
-    (cd "$work" && apt-get download -qq "$package" >&2) || {
-        [ "$(id -u)" = 0 ] && apt-get update -qq >&2 && (cd "$work" && apt-get download -qq "$(newest)" >&2)
+    (cd "$work" && apt-get download -qq -o APT::Sandbox::User=root "$package" >&2) || {
+        [ "$(id -u)" = 0 ] && apt-get update -qq >&2 && (cd "$work" && apt-get download -qq -o APT::Sandbox::User=root "$(newest)" >&2)
     } || fail "can't download $package"
     dpkg-deb -x "$work"/*.deb "$work/root"
     mv "$work/root" "$cache/kernel-$package"
@@ -106,7 +108,9 @@ make_initrd() {
 # prepare: sets kernel, initrd; one at a time, since several labs may start at once.
 prepare() {
     command -v qemu-system-x86_64 >/dev/null || provide qemu-system-x86
-    busybox=$(command -v busybox) && busybox --list | grep -qx switch_root || { provide busybox-static; busybox=$(command -v busybox); }
+    # There is nothing to link it with in the first root.
+    if ! command -v busybox >/dev/null || ldd "$(command -v busybox)" >/dev/null 2>&1; then provide busybox-static; fi
+    busybox=$(command -v busybox)
     for tool in cpio xz:xz-utils setpriv:util-linux; do
         command -v "${tool%%:*}" >/dev/null || provide "${tool##*:}"
     done

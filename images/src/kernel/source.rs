@@ -133,7 +133,8 @@ impl Handling<'_> {
             }
         }
         let mut fetch = self.toolchain.command("apt-get");
-        fetch.args(["download", "--quiet", PACKAGE]).current_dir(self.work);
+        // Its own user could not write here; for others than root the option means nothing.
+        fetch.args(["download", "--quiet", "-o", "APT::Sandbox::User=root", PACKAGE]).current_dir(self.work);
         self.errand.run(fetch, &mut |_| {}).map_err(|e| fetch_failed(e, none))?;
         let package = self.only(|name| name.ends_with(".deb")).ok_or_else(|| none("apt brought nothing".into()))?;
         let unpacked = self.work.join("package");
