@@ -8,19 +8,18 @@ mod layout;
 mod live;
 mod load;
 mod lower;
-mod seal;
 mod review;
+mod seal;
 mod stat;
 mod tree;
 mod upper;
 
 pub use apply::{
     Applied, ApplyError, ApplyOptions, Conflict, ConflictKind, DiscardError, Discarded, Fault, HomeError, LedgerError,
-    Partial, PartialCause, RecoverError, Recovery, Selection, SelectionError, apply_changes, discard, recover,
+    Partial, PartialCause, RecoverError, Recovery, Selection, SelectionError, apply, apply_changes, discard, recover,
 };
 pub use change::{
-    After, Before, Change, ChangeSet, ContentHash, Fingerprint, Kind, Meta, ObjectId, RelPath, RelPathError,
-    is_name,
+    After, Before, Change, ChangeSet, ContentHash, Fingerprint, Kind, Meta, ObjectId, RelPath, RelPathError, is_name,
 };
 pub use journal::JournalError;
 pub use live::{
@@ -29,6 +28,9 @@ pub use live::{
 };
 pub use load::{LoadError, StageStatus, load_changes, status};
 pub use lower::PatternError;
+pub use review::{
+    Flag, REVIEW_SCHEMA, Review, ReviewEntry, ReviewError, Side, SideKind, Status, Visible, review, review_changes,
+};
 pub use seal::{Seal, SealError, seal};
 pub use stat::{FileKind, Time};
 pub use tree::Misfit;

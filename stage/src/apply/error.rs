@@ -8,8 +8,8 @@ use super::home::HomeError;
 use super::ledger::LedgerError;
 use super::recovery::RecoverError;
 use super::selection::SelectionError;
-use crate::RelPath;
 use crate::review::quoted;
+use crate::{LoadError, RelPath};
 
 /// Why an apply did not happen, or not wholly.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +17,9 @@ pub enum ApplyError {
     /// The stage's directory can't be used, for instance because a run is at it.
     #[error(transparent)]
     Home(#[from] HomeError),
+    /// The stage is not sealed, or damaged. Nothing was written.
+    #[error(transparent)]
+    Load(#[from] LoadError),
     /// The ledger can't be trusted. Nothing was written.
     #[error(transparent)]
     Ledger(#[from] LedgerError),

@@ -48,8 +48,11 @@ pub use selection::{Selection, SelectionError};
 
 pub(crate) use home::{Home, open_object};
 pub(crate) use ledger::Ledger;
+pub(crate) use recovery::recover_now as recover_home;
 pub(crate) use selection::below;
 pub(crate) use target::Target;
+#[cfg(test)]
+pub(crate) use tests::model;
 
 use crate::{ChangeSet, RelPath};
 
@@ -78,7 +81,19 @@ pub struct Applied {
     pub left: u64,
 }
 
-/// Applies a set of changes from the stage at `dir`. An earlier apply that was cut off is finished first.
+/// Applies the changes of the sealed stage at `dir`. An earlier apply that was cut off is finished first.
+///
+/// # Errors
+/// All of them leave the target as it was, but [`ApplyError::Partial`].
+pub fn apply(dir: &Path, options: &ApplyOptions) -> Result<Applied, ApplyError> {
+    let disk = disk::Disk::new(&fault::Uninterrupted);
+    let home = Home::open(dir)?;
+    recovery::recover_home(&home, disk)?;
+    let set = crate::load_changes(dir)?;
+    transaction::Transaction { disk, home: &home, set: &set, options }.run()
+}
+
+/// The same for changes that are loaded already; `set` must be that of the stage at `dir`.
 ///
 /// # Errors
 /// All of them leave the target as it was, but [`ApplyError::Partial`].

@@ -59,11 +59,15 @@ pub enum Recovery {
 /// # Errors
 /// The stage is in use or no stage, its ledger is damaged, or the target can't be reached.
 pub fn recover(dir: &Path) -> Result<Recovery, RecoverError> {
-    let home = Home::open(dir)?;
-    recover_home(&home, Disk::new(&Uninterrupted))
+    recover_now(&Home::open(dir)?)
 }
 
 /// The same for a stage that is open already.
+pub(crate) fn recover_now(home: &Home) -> Result<Recovery, RecoverError> {
+    recover_home(home, Disk::new(&Uninterrupted))
+}
+
+/// The same, on a disk that may fail.
 pub(crate) fn recover_home(home: &Home, disk: Disk<'_>) -> Result<Recovery, RecoverError> {
     let Some(mut ledger) = Ledger::load(home)? else { return sweep(home, disk) };
     match std::mem::replace(&mut ledger.phase, Phase::Committed) {

@@ -88,11 +88,6 @@ impl Target {
         self.locate(path)?.map(|fd| fingerprint(&fd)).transpose()
     }
 
-    /// Kind and metadata of what stands at the path.
-    pub fn stat(&self, path: &RelPath) -> Result<Option<Stat>, Errno> {
-        self.locate(path)?.map(Stat::of).transpose()
-    }
-
     /// Names in a directory.
     pub fn names(&self, path: &RelPath) -> Result<Vec<Box<[u8]>>, Errno> {
         Ok(self.tree.list(path.as_bytes())?.0.into_iter().map(|e| e.name).collect())

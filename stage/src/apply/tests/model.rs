@@ -16,11 +16,11 @@ use crate::apply::print::fingerprint;
 use crate::{After, Before, Change, ChangeSet, Errno, Fingerprint, Kind, Meta, ObjectId, RelPath};
 
 /// A time that nobody gets by accident.
-pub(super) const OLD: (i64, u32) = (1_111_111_111, 222_222_222);
+pub(crate) const OLD: (i64, u32) = (1_111_111_111, 222_222_222);
 
 /// What stands at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Node {
+pub(crate) struct Node {
     pub body: Body,
     pub mode: u32,
     pub uid: u32,
@@ -32,14 +32,14 @@ pub(super) struct Node {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Body {
+pub(crate) enum Body {
     File(Vec<u8>),
     Dir,
     Symlink(Vec<u8>),
     Fifo,
 }
 
-pub(super) fn file(content: &str) -> Node {
+pub(crate) fn file(content: &str) -> Node {
     Node::new(Body::File(content.as_bytes().to_vec()), 0o644)
 }
 
@@ -86,7 +86,7 @@ impl Node {
 
 /// A whole tree without its root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tree(pub BTreeMap<RelPath, Node>);
+pub(crate) struct Tree(pub BTreeMap<RelPath, Node>);
 
 impl<const N: usize> From<[(&str, Node); N]> for Tree {
     fn from(nodes: [(&str, Node); N]) -> Self {
@@ -100,7 +100,7 @@ impl<const N: usize> From<[(&str, Node); N]> for Tree {
 
 impl Tree {
     pub fn insert(&mut self, path: &str, node: Node) {
-        self.0.insert(super::rel(path), node);
+        self.0.insert(RelPath::new(path.as_bytes().to_vec()).unwrap(), node);
     }
 
     pub fn write(&self, root: &Path) {
@@ -227,12 +227,12 @@ impl Node {
     }
 }
 
-pub(super) fn on_disk(root: &Path, path: &RelPath) -> PathBuf {
+pub(crate) fn on_disk(root: &Path, path: &RelPath) -> PathBuf {
     root.join(std::ffi::OsStr::from_bytes(path.as_bytes()))
 }
 
 /// A project with `before`, and a sealed stage beside it that makes it `after`.
-pub(super) struct Bench {
+pub(crate) struct Bench {
     pub base: tempfile::TempDir,
     pub target: PathBuf,
     pub stage: PathBuf,
