@@ -15,7 +15,7 @@ use super::progress::{Phase, Progress, Report};
 use super::recipe::{Recipe, VERSION};
 use super::source::{Handling, Source};
 use super::toolchain::Toolchain;
-use super::{CONFIG, Kernel, KernelError, VMLINUX};
+use super::{CONFIG, Kernel, KernelError, VMLINUX, newest};
 use crate::cache::Workshop;
 use crate::{ArtefactKind, Cache, KernelImage, KernelRecord, Manifest};
 
@@ -91,7 +91,7 @@ impl Build<'_> {
         let toolchain = Toolchain::find(self.search_path, &tools)?;
         // Before waiting for the lock: most calls end here.
         let wanted = source.as_ref().map(|s| self.manifest(s, &toolchain, report)).transpose()?;
-        if let Some(kernel) = wanted.as_ref().and_then(|w| self.cached(w)) {
+        if let Some(kernel) = self.cached(wanted.as_ref())? {
             return Ok(kernel);
         }
         let workshop = self.wait(report)?;
@@ -102,12 +102,16 @@ impl Build<'_> {
         let (source, wanted) = match (source, wanted) {
             (Some(source), Some(wanted)) => (source, wanted),
             _ => {
+                // Somebody else may have been faster.
+                if let Some(kernel) = self.cached(None)? {
+                    return Ok(kernel);
+                }
                 let source = bench.handling().fetch(&self.recipe.installed, report)?;
                 let wanted = self.manifest(&source, &bench.toolchain, report)?;
                 (source, wanted)
             }
         };
-        match self.cached(&wanted) {
+        match self.cached(Some(&wanted))? {
             Some(kernel) => Ok(kernel),
             None => bench.build(&source, wanted, report),
         }
@@ -129,9 +133,14 @@ impl Build<'_> {
         Ok(manifest)
     }
 
-    /// The wanted kernel, if the cache has it undamaged.
-    fn cached(&self, wanted: &Manifest) -> Option<Kernel> {
-        Kernel::open(&self.cache.dir().join(wanted.name())).ok().filter(|k| k.verify().is_ok())
+    /// The wanted kernel, if the cache has it undamaged. Where the source is not even here, to be hashed, the newest kernel of
+    /// this recipe is the wanted one: nothing is fetched just to look.
+    fn cached(&self, wanted: Option<&Manifest>) -> Result<Option<Kernel>, KernelError> {
+        let kernel = match wanted {
+            Some(wanted) => Kernel::open(&self.cache.dir().join(wanted.name())).ok(),
+            None => newest(self.cache, self.recipe)?,
+        };
+        Ok(kernel.filter(|k| k.verify().is_ok()))
     }
 
     fn wait(&self, report: Report<'_>) -> Result<Workshop, KernelError> {

@@ -18,6 +18,8 @@ pub use progress::{Phase, Progress, Report};
 pub use recipe::FRAGMENT;
 pub use toolchain::{MissingTools, Tool};
 
+use recipe::{Recipe, VERSION};
+
 use crate::{ArtefactKind, Cache, CacheError, Manifest, ManifestError};
 
 const VMLINUX: &str = "vmlinux";
@@ -70,21 +72,30 @@ impl Kernel {
 
     /// Whether this program would build it the same way today.
     pub fn is_current(&self) -> bool {
-        let fragment = recipe::Recipe::guest().fragment_digest();
+        self.fits(&Recipe::guest())
+    }
+
+    fn fits(&self, recipe: &Recipe) -> bool {
+        let built = self.manifest.kernel.as_ref();
         self.manifest.kind == ArtefactKind::Kernel
-            && self.manifest.kernel.as_ref().is_some_and(|k| k.fragment == fragment && k.recipe == recipe::VERSION)
+            && built.is_some_and(|k| k.fragment == recipe.fragment_digest() && k.recipe == VERSION)
     }
 }
 
-/// The newest kernel in `cache` that was built for this program; `None`: one has to be built. Damaged ones do not count.
+/// The newest kernel in `cache` that was built for this program; `None`: one has to be built. Those whose manifest is
+/// damaged do not count; the content is verified on use.
 ///
 /// # Errors
 /// The cache can't be read.
 pub fn find(cache: &Cache) -> Result<Option<Kernel>, CacheError> {
+    newest(cache, &Recipe::guest())
+}
+
+fn newest(cache: &Cache, recipe: &Recipe) -> Result<Option<Kernel>, CacheError> {
     let prefix = format!("{}-", ArtefactKind::Kernel.word());
     let entries = cache.entries()?;
     let kernels = entries.iter().filter(|(name, _)| name.starts_with(&prefix)).filter_map(|e| Kernel::open(&e.1).ok());
-    Ok(kernels.filter(Kernel::is_current).max_by_key(|k| k.manifest.built_at))
+    Ok(kernels.filter(|k| k.fits(recipe)).max_by_key(|k| k.manifest.built_at))
 }
 
 #[cfg(test)]

@@ -191,6 +191,14 @@ fn without_any_source_the_message_says_what_to_do() {
 }
 
 #[test]
+fn nothing_is_fetched_while_the_cache_has_a_kernel() {
+    let fake = Fake::new(GOOD);
+    let kernel = fake.build().unwrap();
+    let found = fake.build_from(KernelSource::Distribution, &mut |p| assert_ne!(p.phase, Phase::Downloading)).unwrap();
+    assert_eq!(found.path(), kernel.path());
+}
+
+#[test]
 fn an_interrupted_build_leaves_no_process_and_nothing_in_the_cache() {
     let fake = Fake::new("@echo $$$$ > ../pid; echo started; sleep 1000 & sleep 1000");
     let started = Instant::now();
