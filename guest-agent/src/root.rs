@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Component, Path};
 
 use pvisor_proto::{Failure, Mount};
@@ -80,6 +80,9 @@ const LINKS: [(&str, &str); 4] = [
     ("/proc/self/fd/2", "/dev/stderr"),
 ];
 
+/// Devices that udev opens to everyone, with their modes.
+const MODES: [(&str, u32); 2] = [("/dev/fuse", 0o666), ("/dev/net/tun", 0o666)];
+
 /// Mounts the first tree as the root, moves there, and mounts the special filesystems and the other trees in it.
 ///
 /// # Errors
@@ -114,6 +117,13 @@ pub fn enter(mounts: &[Mount], mounter: Mounter<'_>) -> Result<(), Failure> {
             && error.kind() != io::ErrorKind::AlreadyExists
         {
             report(format_args!("{link}: {error}"));
+        }
+    }
+    for (device, mode) in MODES {
+        if let Err(error) = fs::set_permissions(device, fs::Permissions::from_mode(mode))
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            report(format_args!("{device}: {error}"));
         }
     }
     for tree in others {

@@ -226,7 +226,7 @@ pub enum StartFailed {
     #[error("no such program")]
     NotFound,
     /// There is one, but it can't be executed.
-    #[error("the program can't be executed (error {0})")]
+    #[error("the program can't be executed: {}", errno_text(*.0))]
     NotExecutable(i32),
     /// Something else.
     #[error(transparent)]
@@ -235,7 +235,7 @@ pub enum StartFailed {
 
 /// A failed system call in the guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{what} (error {errno})")]
+#[error("{what}: {}", errno_text(*errno))]
 pub struct Failure {
     /// Linux error number.
     pub errno: i32,
@@ -250,4 +250,24 @@ pub enum End {
     Exited(u8),
     /// By this signal.
     Signaled(u8),
+}
+
+/// What a Linux error number of the guest means, in the words of this machine where it is a Linux too.
+pub fn errno_text(errno: i32) -> String {
+    if cfg!(target_os = "linux") {
+        std::io::Error::from_raw_os_error(errno).to_string()
+    } else {
+        format!("Linux error {errno}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_reads_well() {
+        let failure = Failure { errno: 2, what: "working directory".into() };
+        assert!(StartFailed::Other(failure).to_string().starts_with("working directory: "));
+    }
 }

@@ -212,6 +212,12 @@ fn a_new_host_process_takes_a_quiet_guest_over() {
 }
 
 #[test]
+fn the_program_does_nothing_unless_it_is_process_one() {
+    let status = std::process::Command::new(env!("CARGO_BIN_EXE_pvisor-guest-agent")).status().unwrap();
+    assert_eq!(status.code(), Some(2));
+}
+
+#[test]
 fn the_host_name_is_set_and_cut() {
     if !possible() {
         return;

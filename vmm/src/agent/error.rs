@@ -67,11 +67,11 @@ pub enum AgentError {
     #[error("no such program")]
     NotFound,
     /// The program can't be executed in the guest.
-    #[error("the program can't be executed: {}", io::Error::from_raw_os_error(*.0))]
+    #[error("the program can't be executed: {}", pvisor_proto::errno_text(*.0))]
     NotExecutable(i32),
     /// The guest could not start the command.
-    #[error("the guest could not start the command: {}: {}", .0.what, io::Error::from_raw_os_error(.0.errno))]
-    Start(Failure),
+    #[error("the guest could not start the command")]
+    Start(#[source] Failure),
     /// Arguments and environment are beyond what a guest takes.
     #[error("arguments and environment are too large for a guest")]
     TooLarge(#[source] EncodeError),

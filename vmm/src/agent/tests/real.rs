@@ -48,7 +48,8 @@ fn requests_and_commands_work_one_after_another() {
     nowhere.cwd = "/no/such/dir".into();
     let error = client.start(&nowhere, &StartOptions::default(), pipes().0).err().unwrap();
     assert_eq!(error.command_end(), None);
-    assert!(error.to_string().contains("working directory: No such file"), "{error}");
+    let failure = pvisor_spec::WorkerFailure::from(error);
+    assert!(failure.message.contains("working directory: No such file"), "{failure}");
     assert!(client.shutdown(PATIENCE));
 }
 
