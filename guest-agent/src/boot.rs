@@ -21,8 +21,9 @@ use crate::root::{self, Tree};
 use crate::session::{Ended, serve};
 use crate::system::Guest;
 
-/// Longest wait for the port and for the host at its other end.
-const PORT_WAIT: Duration = Duration::from_secs(60);
+/// Longest wait for the port and for the host at its other end. The host has its own limit for the whole boot; this one
+/// only ends a machine that nobody looks after, and an emulated one is slow.
+const PORT_WAIT: Duration = Duration::from_secs(600);
 
 /// Kernel settings of the guest, `/proc/sys` being left out of the path. The first keeps the console for what matters;
 /// the others are what distributions set.
