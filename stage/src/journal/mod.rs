@@ -10,6 +10,8 @@
 
 mod reader;
 mod record;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 pub use reader::JournalError;

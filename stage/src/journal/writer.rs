@@ -57,14 +57,19 @@ impl Journal {
         Self { file: Some(Arc::new(file)), end, reserved: end, broken: false, buffer: Vec::new() }
     }
 
+    #[cfg(test)]
+    pub fn over(file: File, end: u64) -> Self {
+        Self::at(file, end)
+    }
+
+    #[cfg(test)]
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
     /// The file, to sync it without holding what protects this.
     pub fn file(&self) -> Option<Arc<File>> {
         self.file.clone()
-    }
-
-    /// Length in bytes.
-    pub fn len(&self) -> u64 {
-        self.end
     }
 
     /// Appends a record whole or not at all.

@@ -137,12 +137,12 @@ impl OpenFile {
     /// # Errors
     /// As [`write_at`](Self::write_at).
     pub fn write_at_killpriv(&self, buf: &[u8], offset: u64) -> Result<usize, Errno> {
+        let file = self.writable()?;
         self.kill_privileges()?;
-        self.write_at(buf, offset)
+        pwrite(file, buf, offset)
     }
 
     fn kill_privileges(&self) -> Result<(), Errno> {
-        let file = self.writable()?;
         self.shared.change(|work| {
             let node = work.node(self.node)?;
             let mode = node.meta.mode.or(node.base.map(|s| s.mode)).unwrap_or(0);
@@ -155,9 +155,7 @@ impl OpenFile {
                 work.record(&Record::SetMeta { node, mode, uid, gid, atime, mtime, at })?;
             }
             Ok(())
-        })?;
-        let _ = file;
-        Ok(())
+        })
     }
 
     /// `fallocate`: space ahead, holes, zeros.

@@ -16,6 +16,9 @@ struct Said {
 fn said(tree: &Tree, id: NodeId) -> Result<Said, Errno> {
     let facts = Facts::of(tree, id)?;
     let dir = tree.dir(id).ok_or(Errno::NOTDIR)?;
+    if dir.dead {
+        return Err(Errno::NOENT);
+    }
     let entry = |name: &[u8], id: NodeId| tree.get(id).map(|n| Entry { name: name.to_vec(), ino: n.ino, kind: n.kind });
     let slots = dir.slots.iter().map(|(name, slot)| (name.clone(), slot.node.and_then(|id| entry(name, id))));
     let mut names: Vec<_> = slots.collect();
@@ -34,7 +37,7 @@ impl Stage {
     /// All names in a directory, sorted, without `.` and `..`. References are not taken.
     ///
     /// # Errors
-    /// `NOTDIR`; `STALE` for an unknown node; what the lower says.
+    /// `NOTDIR`; `NOENT` for a removed directory; `STALE` for an unknown node; what the lower says.
     pub fn read_dir(&self, node: NodeId) -> Result<Vec<Entry>, Errno> {
         let shared = &*self.shared;
         let said = said(&shared.state().tree, node)?;

@@ -1,7 +1,5 @@
 //! Walking the merged view.
 
-use std::sync::Arc;
-
 use super::attr::{Facts, Source};
 use super::work::check_name;
 use super::{Attr, NodeId, Shared, Stage};
@@ -137,7 +135,7 @@ impl Stage {
         };
         match (facts.kind, target, &facts.source) {
             (FileKind::Symlink, Some(target), _) => Ok(target),
-            (FileKind::Symlink, None, Source::Lower(path)) => self.shared.lower.read_link(&Arc::clone(path)),
+            (FileKind::Symlink, None, Source::Lower(path)) => self.shared.lower.read_link(path),
             _ => Err(Errno::INVAL),
         }
     }

@@ -11,6 +11,8 @@ mod pin;
 mod references;
 mod remove;
 mod rename;
+#[cfg(test)]
+mod tests;
 mod types;
 mod work;
 mod xattr;

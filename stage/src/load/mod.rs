@@ -3,6 +3,8 @@
 mod net;
 mod replay;
 mod sealed;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use net::{children, join, net_changes, place_path, view};
 pub(crate) use replay::replay;

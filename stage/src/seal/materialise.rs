@@ -50,7 +50,8 @@ impl Sealer<'_> {
         }
         let entries = match self.lower.list(&origin) {
             Ok((entries, _)) => entries,
-            Err(Errno::NOENT) => return Ok(()),
+            // What can't be listed can't be moved along; its old place will not go away at an apply, and that is said.
+            Err(Errno::NOENT | Errno::ACCESS | Errno::PERM) => return Ok(()),
             Err(e) => return Err(self.lower_error(&origin)(e)),
         };
         for entry in entries {

@@ -5,6 +5,8 @@ mod crew;
 mod links;
 mod materialise;
 mod preimages;
+#[cfg(test)]
+mod tests;
 
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;

@@ -157,11 +157,8 @@ impl Tree {
 
     /// Notes that the lower has the node at this place.
     pub fn add_place(&mut self, id: NodeId, parent: NodeId, name: &[u8], adopted: bool) -> Option<()> {
-        let fresh = match self.dir_mut(parent)?.known.insert(name.into(), Known { node: id, adopted }) {
-            None => true,
-            Some(_) => false,
-        };
-        if fresh {
+        let known = &mut self.dir_mut(parent)?.known;
+        if known.insert(name.into(), Known { node: id, adopted }).is_none() {
             self.get_mut(parent)?.holds += 1;
             self.get_mut(id)?.places.push(Place { dir: parent, name: name.into() });
         }

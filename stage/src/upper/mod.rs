@@ -32,7 +32,7 @@ impl Upper {
     /// Opens `upper` in the stage's directory.
     pub fn open(stage: &Path) -> Result<Self, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(Self { dir: openat(CWD, &stage.join(UPPER), flags, Mode::empty())? })
+        Ok(Self { dir: openat(CWD, stage.join(UPPER), flags, Mode::empty())? })
     }
 
     /// A new, empty content.
