@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 
 use msb_krun::VmBuilder;
-use msb_krun::backends::fs::DynFileSystem;
 use pvisor_proto::PORT_NAME;
 
-use super::{EngineError, Network, Port, kernel};
+use super::{EngineError, GuestFilesystem, Network, Port, kernel};
 
 /// Everything that a machine is built from. The devices are attached in this order, always all of them, because a
 /// checkpoint fits only a machine with the same ones in the same places: rng, hvc0 (kernel log), hvc1 (agent port),
@@ -23,7 +22,7 @@ pub struct Topology {
     /// The agent's stream.
     pub agent: Port,
     /// Tag and filesystem of each virtio-fs device.
-    pub filesystems: Vec<(String, Box<dyn DynFileSystem + Send + Sync>)>,
+    pub filesystems: Vec<(String, GuestFilesystem)>,
     /// The other end of the network card.
     pub network: Network,
     /// Called once when the guest has ended by itself, with the engine's exit code, on a thread that the machine
@@ -59,7 +58,7 @@ impl Machine {
             .on_placement(|_| kernel::release_installed())
             .on_exit(on_exit);
         for (tag, filesystem) in filesystems {
-            builder = builder.fs(|fs| fs.tag(&tag).custom(filesystem));
+            builder = builder.fs(|fs| fs.tag(&tag).custom(Box::new(filesystem)));
         }
         let mut vm = builder.build()?;
         vm.set_private_memory_boot(true);

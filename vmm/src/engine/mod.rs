@@ -1,12 +1,15 @@
 //! The VM engine: everything that knows `msb_krun` by name.
 
+mod bounce;
 mod error;
+mod filesystem;
 mod kernel;
 mod machine;
 mod net;
 mod port;
 
 pub use error::EngineError;
+pub use filesystem::GuestFilesystem;
 pub use kernel::{Kernel, KernelError};
 pub use machine::{Machine, Topology};
 pub use net::Network;

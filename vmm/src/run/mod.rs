@@ -1,0 +1,111 @@
+//! One run in a worker process: stages, machine, conversation, end.
+//!
+//! Threads: the machine's event loop has the first one, `session` talks with the agent, `controls` hears signals,
+//! `console` keeps the kernel's log; the agent client and the engine have their own. Whoever finds out first how the
+//! run ends says so through [`ending::Ending`] and ends the process.
+
+mod boundaries;
+mod console;
+mod controls;
+mod ending;
+mod failure;
+mod machine;
+mod policy;
+mod receipts;
+mod session;
+mod stages;
+
+use std::sync::Arc;
+use std::thread;
+
+use pvisor_spec::{WorkerFailure, WorkerJob};
+
+use crate::agent::Key;
+use crate::engine::port;
+use console::Console;
+use controls::{Controls, hear_signals};
+use ending::{Ending, Report, sleep_for_ever};
+use failure::internal;
+use machine::Size;
+use session::Session;
+use stages::Stages;
+
+/// Variables that change what the engine does. `HOSTNAME` would name its threads.
+const ENGINE_VARIABLES: [&str; 3] = ["MSB_KRUN_KERNEL_CMDLINE", "MSB_KRUN_BOOT_TRACE", "HOSTNAME"];
+
+/// Carries out the job. Returns only what kept the guest from running.
+pub(crate) fn work(job: &WorkerJob, report: Report) -> WorkerFailure {
+    let ending = Ending::new(report);
+    match start(job, &ending) {
+        Ok(never) => match never {},
+        Err(failure) => {
+            ending.claim();
+            failure
+        }
+    }
+}
+
+fn start(job: &WorkerJob, ending: &Arc<Ending>) -> Result<std::convert::Infallible, WorkerFailure> {
+    prepare_process(job);
+    ending.end_on_panic();
+    let signals = hear_signals().map_err(|e| internal("can't hear signals", &e))?;
+    let size = Size::of(job.spec.resources)?;
+    machine::load_kernel(job, size)?;
+    let console = Console::start(job.run_dir.as_path()).map_err(|e| internal("can't keep the console's log", &e))?;
+    let console = Arc::new(console);
+    let stages = Arc::new(Stages::create(job)?);
+    let (agent, reader, writer, closer) = port().map_err(|e| internal("can't make the agent's port", &e))?;
+    let key = random_key()?;
+    let on_exit = {
+        let (ending, closer) = (Arc::clone(ending), closer.clone());
+        Box::new(move |code| {
+            ending.machine_is_over(code);
+            closer.close();
+            // The engine would end the process now; that is for the one who knows how the command did.
+            sleep_for_ever()
+        })
+    };
+    let machine = machine::build(size, &key, &console, agent, &stages, on_exit)?;
+    let controls = Controls::start(signals, closer, Arc::clone(ending), Arc::clone(&stages))
+        .map_err(|e| internal("can't start a thread", &e))?;
+    let session = Session {
+        job: job.clone(),
+        size,
+        key,
+        stages: Arc::clone(&stages),
+        console,
+        controls,
+        ending: Arc::clone(ending),
+    };
+    thread::Builder::new()
+        .name("session".to_owned())
+        .spawn(move || session.run(reader, writer))
+        .map_err(|e| internal("can't start a thread", &e))?;
+    let error = machine.run();
+    ending.claim();
+    stages.throw_away();
+    Err(error.into())
+}
+
+/// Takes out of the environment what is not for the engine, and gives it the run's directory for the guest's memory,
+/// which it keeps in an unlinked sparse file.
+fn prepare_process(job: &WorkerJob) {
+    // SAFETY: by the contract of `KrunExecutor::work` no other thread exists yet that could read the environment.
+    unsafe {
+        for name in ENGINE_VARIABLES {
+            std::env::remove_var(name);
+        }
+        std::env::set_var("TMPDIR", job.run_dir.as_os_str());
+    }
+}
+
+fn random_key() -> Result<Key, WorkerFailure> {
+    let mut bytes = [0; 32];
+    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    match filled {
+        // So few bytes come at once or not at all.
+        Ok(32) => Ok(Key::new(bytes)),
+        Ok(_) => Err(failure::failure("internal", "the host gave out too few random bytes", "")),
+        Err(e) => Err(internal("the host gives out no random bytes", &e)),
+    }
+}

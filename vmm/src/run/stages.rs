@@ -1,0 +1,112 @@
+//! The two filesystems of a guest: its root, whose changes are thrown away, and the staged project.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pvisor_spec::{GuestRoot, WorkerFailure, WorkerJob};
+use pvisor_virtiofs::stage::{Keep, OpenError, Stage, StageOptions};
+use pvisor_virtiofs::{FsOptions, StageFs};
+
+use super::boundaries::{GUESTS_OWN, pseudo_mounts};
+use super::failure::{chain, failure, internal};
+
+/// Directory of the guest root's throw-away changes in the run's directory.
+const GUEST_ROOT: &str = "guest-root";
+
+/// The filesystems of one guest.
+pub(super) struct Stages {
+    /// What the guest mounts at `/`.
+    pub(super) root: Arc<StageFs>,
+    /// What it mounts at the project's path.
+    pub(super) project: Arc<StageFs>,
+    throw_away: PathBuf,
+}
+
+impl Stages {
+    /// Makes both stages.
+    pub(super) fn create(job: &WorkerJob) -> Result<Self, WorkerFailure> {
+        let Some(stage) = &job.spec.stage else {
+            return Err(failure("stage", "a guest's project is always staged, and no stage was given", ""));
+        };
+        let lower = match &job.spec.root {
+            GuestRoot::Host => Path::new("/"),
+            GuestRoot::Dir(dir) => dir.as_path(),
+        };
+        let pseudo = pseudo_mounts().map_err(|e| internal("can't read the host's mounts", &e))?;
+        let own = GUESTS_OWN.iter().map(|path| lower.join(path.trim_start_matches('/')));
+        let boundaries = own.chain(pseudo.iter().cloned()).collect();
+
+        let run_dir = job.run_dir.as_path();
+        let throw_away = run_dir.join(GUEST_ROOT);
+        let mut hidden = job.hidden.clone();
+        hidden.extend([run_dir, stage.dir.as_path()].map(literal));
+        let root = StageOptions { keep: Keep::ThrowAway, hidden, boundaries, ..StageOptions::default() };
+        let project = StageOptions {
+            durability: stage.durability,
+            keep: Keep::Reviewable,
+            hidden: Vec::new(),
+            boundaries: pseudo,
+        };
+        Ok(Self {
+            project: serve(Stage::create(stage.dir.as_path(), job.spec.project.as_path(), project))?,
+            root: serve(Stage::create(&throw_away, lower, root))?,
+            throw_away,
+        })
+    }
+
+    /// Lets no further request through, brings the project's changes to where they can be sealed, and removes the
+    /// others. May be called twice.
+    pub(super) fn settle(&self) -> Result<(), WorkerFailure> {
+        self.root.fence();
+        self.project.fence();
+        self.project.stage().sync().map_err(|e| {
+            failure("stage", format!("the changes can't be brought to disk: {e}"), "free some space and run it again")
+        })?;
+        self.throw_away();
+        Ok(())
+    }
+
+    /// Removes what the guest changed outside of the project.
+    pub(super) fn throw_away(&self) {
+        match fs::remove_dir_all(&self.throw_away) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => tracing::warn!(path = %self.throw_away.display(), %error, "can't remove the guest's root"),
+        }
+    }
+}
+
+fn serve(stage: Result<Stage, OpenError>) -> Result<Arc<StageFs>, WorkerFailure> {
+    let stage = stage.map_err(|error| failure("stage", chain(&error), stage_hint(&error)))?;
+    Ok(Arc::new(StageFs::new(Arc::new(stage), FsOptions::default())))
+}
+
+fn stage_hint(error: &OpenError) -> &'static str {
+    match error {
+        OpenError::InUse(_) => "wait for the other run, or use another stage",
+        OpenError::Inside { .. } | OpenError::Around { .. } | OpenError::NotEmpty(_) => {
+            "use a stage directory of its own, outside of the project"
+        }
+        _ => "",
+    }
+}
+
+/// A pattern that matches this path only. Bytes that are not UTF-8 match any one character.
+fn literal(path: &Path) -> String {
+    globset::escape(&path.to_string_lossy()).replace('\u{fffd}', "?")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_with_pattern_characters_matches_itself_only() {
+        let matches = |pattern: &str, path: &str| globset::Glob::new(pattern).unwrap().compile_matcher().is_match(path);
+        let pattern = literal(Path::new("/a[1]*{b}?"));
+        assert!(matches(&pattern, "/a[1]*{b}?"));
+        assert!(!matches(&pattern, "/a1xbc"));
+    }
+}
