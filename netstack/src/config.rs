@@ -136,10 +136,8 @@ pub enum Upstream {
 pub struct Capacity {
     /// TCP connections, both ways.
     pub tcp: usize,
-    /// UDP associations; the longest silent one makes room for a new one.
-    pub udp: usize,
-    /// Ping associations.
-    pub ping: usize,
+    /// UDP and ping associations; the longest silent one makes room for a new one.
+    pub datagrams: usize,
     /// Name queries waiting for an answer.
     pub queries: usize,
     /// Bytes of all TCP buffers together. Connections get large buffers while there is room, small ones after.
@@ -148,7 +146,7 @@ pub struct Capacity {
 
 impl Default for Capacity {
     fn default() -> Self {
-        Self { tcp: 4096, udp: 1024, ping: 64, queries: 256, buffers: 256 << 20 }
+        Self { tcp: 4096, datagrams: 1024, queries: 256, buffers: 256 << 20 }
     }
 }
 

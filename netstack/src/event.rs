@@ -70,7 +70,7 @@ pub enum FlowEnd {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum NetEvent {
-    /// A flow was allowed and the other end answered.
+    /// A flow was allowed; for TCP, the other end also took the connection.
     Opened {
         /// The flow.
         flow: Flow,

@@ -49,17 +49,15 @@ pub(crate) enum Kind {
     Tap,
     /// A TCP connection of the host.
     Tcp,
-    /// A UDP socket of the host.
-    Udp,
-    /// A ping socket of the host.
-    Ping,
+    /// A UDP or ping socket of the host.
+    Datagram,
     /// A query to a name server.
     Query,
     /// A published port.
     Listener,
 }
 
-const KINDS: [Kind; 7] = [Kind::Waker, Kind::Tap, Kind::Tcp, Kind::Udp, Kind::Ping, Kind::Query, Kind::Listener];
+const KINDS: [Kind; 6] = [Kind::Waker, Kind::Tap, Kind::Tcp, Kind::Datagram, Kind::Query, Kind::Listener];
 
 impl Kind {
     /// The token of an entry. An event for an entry that is gone, or whose place was taken over, only makes somebody try

@@ -71,6 +71,12 @@ impl Judge {
             && self.judge(address, Some(port), &[], now).reason == Reason::DefaultPublic
     }
 
+    /// Whether an answer for `name` may contain this address.
+    pub(crate) fn admits_answer(&mut self, name: &Name, address: IpAddr, now: Instant) -> bool {
+        self.local(now);
+        self.policy.admits_answer(name, address, &self.local)
+    }
+
     fn judge(&mut self, target: IpAddr, port: Option<u16>, names: &[Name], now: Instant) -> Verdict {
         self.local(now);
         self.policy.judge(target, port, names, &self.local)

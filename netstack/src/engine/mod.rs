@@ -1,6 +1,7 @@
 //! The engine: one thread that turns frames into flows and flows into frames.
 
 mod core;
+mod datagram;
 mod endpoint;
 mod fragments;
 mod guest;
@@ -13,15 +14,17 @@ mod splice;
 mod tap;
 mod tcp;
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
 use smoltcp::wire::IpProtocol;
 
-use self::core::Core;
-pub(crate) use self::core::Kind;
+pub(crate) use self::core::{Core, Kind};
+use self::datagram::{Datagrams, echo_reply};
 use self::fragments::Fragments;
 use self::guest::{Frame, GuestSide};
+pub(crate) use self::judge::DNS_PORT;
 use self::judge::Judge;
 use self::packet::{Packet, Parsed};
 pub(crate) use self::port::{Port, poll_timeout};
@@ -29,6 +32,7 @@ pub(crate) use self::port::{Port, poll_timeout};
 pub(crate) use self::tap::TapPort;
 use self::tcp::TcpTable;
 use crate::StackConfig;
+use crate::dns::{NameServer, ReplyTo};
 use crate::event::{EventSink, Reporter};
 use crate::limit::Limiter;
 
@@ -62,6 +66,8 @@ pub(crate) enum Next {
 pub(crate) struct Engine {
     core: Core,
     tcp: TcpTable,
+    datagrams: Datagrams,
+    names: NameServer,
     fragments: Fragments,
     published: Vec<Published>,
 }
@@ -85,12 +91,16 @@ impl Engine {
             registry,
             now,
         };
-        Self {
+        let mut engine = Self {
             core,
             tcp: TcpTable::new(config.capacity.buffers),
+            datagrams: Datagrams::new(),
+            names: NameServer::new(config.upstream),
             fragments: Fragments::default(),
             published: Vec::new(),
-        }
+        };
+        engine.names.refresh(&mut engine.core);
+        engine
     }
 
     /// Offers a port of the sandbox through a listening socket.
@@ -121,7 +131,8 @@ impl Engine {
                     published.ready = true;
                 }
             }
-            Kind::Udp | Kind::Ping | Kind::Query => {}
+            Kind::Datagram => self.datagrams.on_event(index),
+            Kind::Query => self.names.on_event(index),
         }
     }
 
@@ -131,16 +142,20 @@ impl Engine {
         self.core.guest.port.flush();
         let drained = self.take_frames();
         self.accept();
+        self.datagrams.run(&mut self.core);
+        self.names.run(&mut self.core);
         self.tcp.run(&mut self.core);
+        self.exchange_names();
         self.core.reporter.tick(now);
         self.core.guest.port.flush();
         if self.core.guest.port.is_closed() {
             return Next::Over;
         }
-        if !drained || self.tcp.is_ready() || self.published.iter().any(|p| p.ready && p.rests_until.is_none()) {
+        let flows = self.tcp.is_ready() || self.datagrams.is_ready();
+        if !drained || flows || self.published.iter().any(|p| p.ready && p.rests_until.is_none()) {
             return Next::Now;
         }
-        if !self.core.guest.port.prepare_sleep(self.tcp.is_blocked()) {
+        if !self.core.guest.port.prepare_sleep(self.tcp.is_blocked() || self.datagrams.is_blocked()) {
             return Next::Now;
         }
         Next::Sleep(self.deadline())
@@ -148,7 +163,13 @@ impl Engine {
 
     fn deadline(&self) -> Option<Instant> {
         let rests = self.published.iter().filter_map(|p| p.rests_until);
-        [self.tcp.deadline(&self.core), self.core.reporter.deadline()].into_iter().flatten().chain(rests).min()
+        let own = [
+            self.tcp.deadline(&self.core),
+            self.datagrams.deadline(&self.core),
+            self.names.deadline(),
+            self.core.reporter.deadline(),
+        ];
+        own.into_iter().flatten().chain(rests).min()
     }
 
     /// Whether all waiting frames were taken.
@@ -194,8 +215,47 @@ impl Engine {
         if packet.source != self.core.guest.link.guest(packet.destination) || !packet::is_unicast(packet.destination) {
             return;
         }
-        if packet.protocol == IpProtocol::Tcp {
-            self.tcp.segment(&mut self.core, packet);
+        match packet.protocol {
+            IpProtocol::Tcp => self.tcp.segment(&mut self.core, packet),
+            IpProtocol::Udp => self.datagram(packet),
+            IpProtocol::Icmp | IpProtocol::Icmpv6 => self.icmp(packet),
+            // SCTP, GRE, IGMP …: nothing of the kind gets out.
+            _ => {}
+        }
+    }
+
+    fn datagram(&mut self, packet: &Packet<'_>) {
+        let Some(datagram) = packet::parse_udp(packet.payload) else { return };
+        if self.core.judge.is_name_service(packet.destination, datagram.destination, self.core.now) {
+            let service = SocketAddr::new(packet.destination, datagram.destination);
+            let to = ReplyTo::Datagram { service, port: datagram.source };
+            return self.names.query(&mut self.core, datagram.data, to);
+        }
+        self.datagrams.datagram(&mut self.core, packet, &datagram);
+    }
+
+    fn icmp(&mut self, packet: &Packet<'_>) {
+        let v4 = packet.destination.is_ipv4();
+        let request = if v4 { (IpProtocol::Icmp, 8) } else { (IpProtocol::Icmpv6, 128) };
+        let [kind, 0, _, _, high, low, ..] = *packet.payload else { return };
+        if (packet.protocol, kind) != request {
+            return;
+        }
+        if !self.core.guest.link.is_gateway(packet.destination) {
+            return self.datagrams.echo(&mut self.core, packet, packet.payload);
+        }
+        if let Some(reply) = echo_reply(packet.destination, packet.payload, u16::from_be_bytes([high, low])) {
+            self.core.guest.send_icmp(packet.destination, reply);
+        }
+    }
+
+    /// Carries queries of connections to the name server, and its answers back.
+    fn exchange_names(&mut self) {
+        for (index, serial, query) in std::mem::take(&mut self.tcp.queries) {
+            self.names.query(&mut self.core, &query, ReplyTo::Connection { index, serial });
+        }
+        for (index, serial, answer) in std::mem::take(&mut self.names.replies) {
+            self.tcp.reply(index, serial, &answer);
         }
     }
 
@@ -229,6 +289,7 @@ impl Engine {
     pub(crate) fn stop(&mut self, now: Instant) {
         self.core.now = now;
         self.tcp.stop(&mut self.core);
+        self.datagrams.stop(&mut self.core);
         self.core.reporter.finish(now);
     }
 }

@@ -66,8 +66,8 @@ impl Splice {
         core: &mut Core,
         v4: bool,
     ) -> Outcome {
-        let up = self.to_host(stream, endpoint, core);
-        let down = self.to_guest(stream, endpoint, core);
+        let up = self.move_up(stream, endpoint, core);
+        let down = self.move_down(stream, endpoint, core);
         if self.broken && self.host_done && endpoint.socket().send_queue() == 0 {
             endpoint.socket().abort();
         }
@@ -102,7 +102,7 @@ impl Splice {
         }
     }
 
-    fn to_host(&mut self, stream: &mut TcpStream, endpoint: &mut Endpoint, core: &mut Core) -> Step {
+    fn move_up(&mut self, stream: &mut TcpStream, endpoint: &mut Endpoint, core: &mut Core) -> Step {
         let socket = endpoint.socket();
         let mut budget = TURN;
         while socket.can_recv() {
@@ -160,7 +160,7 @@ impl Splice {
         }
     }
 
-    fn to_guest(&mut self, stream: &mut TcpStream, endpoint: &mut Endpoint, core: &mut Core) -> Step {
+    fn move_down(&mut self, stream: &mut TcpStream, endpoint: &mut Endpoint, core: &mut Core) -> Step {
         let socket = endpoint.socket();
         let mut budget = TURN;
         while self.readable && !self.host_done {

@@ -116,7 +116,7 @@ impl TapPort {
     }
 
     pub(crate) fn prepare_sleep(&mut self, wants_room: bool) -> bool {
-        !self.readable && !(wants_room && self.has_room())
+        !(self.readable || wants_room && self.has_room())
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -31,13 +31,13 @@ const FIRST_EPHEMERAL: u16 = 32_768;
 
 /// The two ends of a connection as the sandbox sees it; its own address follows from the other's family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
-    pub(crate) remote: SocketAddr,
-    pub(crate) guest_port: u16,
+struct Key {
+    remote: SocketAddr,
+    guest_port: u16,
 }
 
 /// Who is at the other end.
-pub(crate) enum Host {
+enum Host {
     /// Somebody on the network or this host.
     Stream(TcpStream),
     /// Our own name server.
@@ -55,15 +55,15 @@ enum Stage {
     Open,
 }
 
-pub(crate) struct TcpFlow {
-    pub(crate) key: Key,
+struct TcpFlow {
+    key: Key,
     flow: Flow,
     stage: Stage,
-    pub(crate) host: Host,
-    pub(crate) endpoint: Option<Endpoint>,
-    pub(crate) splice: Splice,
+    host: Host,
+    endpoint: Option<Endpoint>,
+    splice: Splice,
     /// Distinguishes this connection from others that had the same place in the table.
-    pub(crate) serial: u64,
+    serial: u64,
     since: Instant,
     announced: bool,
     queued: bool,
@@ -73,7 +73,7 @@ pub(crate) struct TcpFlow {
 
 /// All connections.
 pub(crate) struct TcpTable {
-    pub(crate) flows: Slab<TcpFlow>,
+    flows: Slab<TcpFlow>,
     keys: HashMap<Key, usize>,
     ready: VecDeque<usize>,
     /// Have something for the sandbox, but the link is full.
@@ -81,6 +81,8 @@ pub(crate) struct TcpTable {
     /// Wait for the run's limit.
     throttled: Vec<usize>,
     timers: BTreeSet<(Instant, usize)>,
+    /// Name queries that came over connections, with the connection's place and serial number.
+    pub(crate) queries: Vec<(usize, u64, Vec<u8>)>,
     nobody: SocketSet<'static>,
     pool: EndpointPool,
     next_serial: u64,
@@ -96,6 +98,7 @@ impl TcpTable {
             blocked: Vec::new(),
             throttled: Vec::new(),
             timers: BTreeSet::new(),
+            queries: Vec::new(),
             nobody: SocketSet::new(Vec::new()),
             pool: EndpointPool::new(buffers),
             next_serial: 0,
@@ -355,7 +358,12 @@ impl TcpTable {
         let v4 = flow.key.remote.is_ipv4();
         let outcome = match &mut flow.host {
             Host::Stream(stream) => flow.splice.turn(stream, endpoint, core, v4),
-            Host::Names(channel) => channel.turn(endpoint, core, v4),
+            Host::Names(channel) => {
+                let outcome = channel.turn(endpoint, core, v4);
+                let serial = flow.serial;
+                self.queries.extend(channel.queries.drain(..).map(|query| (index, serial, query)));
+                outcome
+            }
         };
         if matches!(flow.stage, Stage::Accepting) && endpoint.socket().may_send() {
             flow.stage = Stage::Open;
@@ -450,6 +458,17 @@ impl TcpTable {
             let (sent, received) = flow.splice.bytes();
             let millis = u64::try_from(core.now.saturating_duration_since(flow.since).as_millis()).unwrap_or(u64::MAX);
             core.report(NetEvent::Closed { flow: flow.flow, sent, received, millis, end });
+        }
+    }
+
+    /// An answer to a name query that came over a connection.
+    pub(crate) fn reply(&mut self, index: usize, serial: u64, answer: &[u8]) {
+        if let Some(flow) = self.flows.get_mut(index)
+            && flow.serial == serial
+            && let Host::Names(channel) = &mut flow.host
+        {
+            channel.reply(answer);
+            self.queue(index);
         }
     }
 
