@@ -29,8 +29,9 @@ fn main() -> ExitCode {
 fn agent() -> Result<PathBuf, String> {
     let manifest_dir = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
     let workspace = manifest_dir.parent().ok_or("this package must lie in its workspace")?;
-    for input in ["guest-agent", "Cargo.toml", "Cargo.lock"] {
-        println!("cargo::rerun-if-changed={}", workspace.join(input).display());
+    // Relative to this package, so that they still hold where checkouts share a target directory.
+    for input in ["build.rs", "../guest-agent", "../Cargo.toml", "../Cargo.lock"] {
+        println!("cargo::rerun-if-changed={input}");
     }
     println!("cargo::rerun-if-env-changed=PVISOR_AGENT");
     if let Some(ready) = env::var_os("PVISOR_AGENT") {
