@@ -1,15 +1,16 @@
 //! TCP between a guest and real servers on this machine's loopback.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod guest;
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use guest::{Guest, echo, localhost, noise, serve, serve_at};
-use pvisor_netstack::{Capacity, FlowEnd, NetEvent, Reason, StackConfig};
-use smoltcp::socket::tcp::State;
+use pvisor_netstack::{Capacity, FlowEnd, NetEvent, Publish, Reason, StackConfig};
+use smoltcp::socket::tcp::{self, State};
 
 #[test]
 fn bulk_data_comes_back_unchanged() {
@@ -313,4 +314,39 @@ fn large_packets() {
     let data = noise(5, 8 << 20);
     let back = guest.exchange(handle, &data);
     assert!(back == data);
+}
+
+#[test]
+fn a_published_port_reaches_a_server_inside() {
+    let publish = vec![Publish { host: "127.0.0.1:0".parse().unwrap(), guest_port: 80 }];
+    let mut guest = Guest::start(StackConfig { publish, ..localhost() });
+    let at = guest.handle.as_ref().unwrap().published()[0];
+    let ring = || tcp::SocketBuffer::new(vec![0; 64 << 10]);
+    let mut socket = tcp::Socket::new(ring(), ring());
+    socket.listen(80).unwrap();
+    let handle = guest.sockets.add(socket);
+    let client = std::thread::spawn(move || {
+        let mut stream = TcpStream::connect(at).unwrap();
+        stream.write_all(b"question").unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut all = String::new();
+        stream.read_to_string(&mut all).unwrap();
+        all
+    });
+    let mut question = Vec::new();
+    guest.until("question", |guest| {
+        let socket = guest.tcp(handle);
+        while socket.can_recv() {
+            socket.recv(|bytes| (bytes.len(), question.extend_from_slice(bytes))).unwrap();
+        }
+        socket.state() == State::CloseWait
+    });
+    assert_eq!(question, b"question");
+    guest.tcp(handle).send_slice(b"answer").unwrap();
+    guest.tcp(handle).close();
+    guest.event("closed", |e| {
+        matches!(e, NetEvent::Closed { flow, sent: 6, received: 8, end: FlowEnd::Finished, .. }
+            if flow.decided_by == Reason::Published && flow.port == Some(80))
+    });
+    assert_eq!(client.join().unwrap(), "answer");
 }

@@ -293,3 +293,6 @@ impl Engine {
         self.core.reporter.finish(now);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -49,7 +49,7 @@ pub(crate) struct Splice {
 
 impl Splice {
     /// Whether both ends have said everything, so that only acknowledgements are missing.
-    pub(crate) fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         self.host_done && (self.guest_done || self.broken)
     }
 

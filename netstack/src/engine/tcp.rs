@@ -22,10 +22,10 @@ use crate::policy::Reason;
 
 /// How long a connection of the host may take to come about.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(60);
-/// How long the sandbox may take to answer at a published port.
-const ACCEPT_PATIENCE: Duration = Duration::from_secs(20);
-/// How long the last acknowledgements may take once both ends have said everything.
-const LINGER: Duration = Duration::from_secs(30);
+/// How long the sandbox may take for its part of the handshake.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(20);
+/// How long the acknowledgement of our last word may take, once all data is acknowledged.
+const LINGER: Duration = Duration::from_secs(60);
 /// First of the ports that connections through published ports seem to come from.
 const FIRST_EPHEMERAL: u16 = 32_768;
 
@@ -50,8 +50,8 @@ enum Stage {
         syn: Vec<u8>,
         sequence: u32,
     },
-    /// Waits for the sandbox to answer at a published port.
-    Accepting,
+    /// Waits for the sandbox's part of the handshake.
+    Greeting,
     Open,
 }
 
@@ -133,6 +133,12 @@ impl TcpTable {
         }
         if let Some(endpoint) = &mut flow.endpoint {
             core.guest.feed(&mut endpoint.set, packet.whole, packet.destination.is_ipv4(), core.now);
+            let state = endpoint.socket().state();
+            if matches!(flow.stage, Stage::Greeting) && matches!(state, State::Established | State::CloseWait) {
+                flow.stage = Stage::Open;
+                flow.patience = None;
+                self.announce(core, index);
+            }
         }
         self.queue(index);
     }
@@ -187,7 +193,7 @@ impl TcpTable {
             name: None,
             decided_by: Reason::Published,
         };
-        let index = self.insert(core, key, flow, Host::Stream(stream), Stage::Accepting);
+        let index = self.insert(core, key, flow, Host::Stream(stream), Stage::Greeting);
         if let Err(error) = self.watch(core, index) {
             tracing::warn!(%error, "can't watch a connection to a published port");
             return self.remove(core, index, FlowEnd::Reset);
@@ -197,7 +203,7 @@ impl TcpTable {
         let opened = endpoint.socket().connect(core.guest.context(), to, key.remote).is_ok();
         if let Some(flow) = self.flows.get_mut(index) {
             flow.endpoint = Some(endpoint);
-            flow.patience = Some(core.now + ACCEPT_PATIENCE);
+            flow.patience = Some(core.now + HANDSHAKE_PATIENCE);
         }
         if opened { self.queue(index) } else { self.remove(core, index, FlowEnd::Reset) }
     }
@@ -327,9 +333,9 @@ impl TcpTable {
     fn establish(&mut self, core: &mut Core, index: usize) {
         let mut endpoint = self.pool.take();
         let Some(flow) = self.flows.get_mut(index) else { return self.pool.put(endpoint) };
-        let Stage::Connecting { syn, .. } = std::mem::replace(&mut flow.stage, Stage::Open) else { return };
+        let Stage::Connecting { syn, .. } = std::mem::replace(&mut flow.stage, Stage::Greeting) else { return };
         let remote = flow.key.remote;
-        flow.patience = None;
+        flow.patience = Some(core.now + HANDSHAKE_PATIENCE);
         let listens = endpoint.socket().listen(remote).is_ok();
         core.guest.feed(&mut endpoint.set, &syn, remote.is_ipv4(), core.now);
         let answered = listens && endpoint.socket().state() == State::SynReceived;
@@ -365,11 +371,6 @@ impl TcpTable {
                 outcome
             }
         };
-        if matches!(flow.stage, Stage::Accepting) && endpoint.socket().may_send() {
-            flow.stage = Stage::Open;
-            flow.patience = None;
-            self.announce(core, index);
-        }
         match outcome {
             Outcome::Ended(end) => self.remove(core, index, end),
             Outcome::More => {
@@ -387,8 +388,12 @@ impl TcpTable {
 
     fn reset_timer(&mut self, core: &Core, index: usize, next: Option<Instant>) {
         let Some(flow) = self.flows.get_mut(index) else { return };
-        if flow.splice.is_over() && flow.patience.is_none() {
-            flow.patience = Some(core.now + LINGER);
+        if let (Stage::Open, Some(endpoint)) = (&flow.stage, &mut flow.endpoint) {
+            let socket = endpoint.socket();
+            // A slow reader that has data outstanding is given all the time it wants.
+            let last = matches!(socket.state(), State::FinWait1 | State::Closing | State::LastAck);
+            let owes = last && socket.send_queue() == 0;
+            flow.patience = if owes { flow.patience.or(Some(core.now + LINGER)) } else { None };
         }
         let at = super::port::earlier(next, flow.patience);
         self.set_timer(index, at);

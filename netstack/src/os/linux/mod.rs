@@ -1,7 +1,9 @@
-//! Linux: eventfd and TAP devices.
+//! Linux: eventfd, TAP devices, rtnetlink.
 
+mod interface;
 mod signal;
 mod tap;
 
+pub use interface::{Configured, InterfaceError, configure_interface};
 pub(crate) use signal::Signal;
 pub use tap::{Tap, TapError};
