@@ -1,3 +1,5 @@
-//! Entry point.
+//! The `pvisor` program.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    pvisor_cli::main()
+}

@@ -1,0 +1,336 @@
+//! The command line.
+
+mod value;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+
+pub(crate) use value::{EnvPair, Memory, Span};
+
+/// Runs a command where it can't change your project, and keeps what it changed for you to review and apply.
+#[derive(Debug, Parser)]
+#[command(name = "pvisor", version, max_term_width = 100, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command; what it changes in the project is staged
+    Run(Box<RunArgs>),
+    /// List the runs, newest first
+    List(JsonArgs),
+    /// Tell what became of a run
+    Status(StatusArgs),
+    /// Show what a run changed
+    Review(ReviewArgs),
+    /// Write a run's changes to the project
+    Apply(ApplyArgs),
+    /// Throw a run's changes away
+    Discard(RunNameArgs),
+    /// End a run that is going on
+    Kill(RunNameArgs),
+    /// Print what the guest's console said
+    Logs(LogsArgs),
+    /// Guest kernels and other artefacts
+    #[command(subcommand)]
+    Image(ImageCommand),
+    /// Tell what this machine can do, and what to do about the rest
+    Doctor(JsonArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+    /// Print the manual page
+    Man,
+    #[command(hide = true)]
+    InternalWorker(WorkerArgs),
+}
+
+/// `pvisor run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// How to run it: in a VM where that works and else on the host, or exactly one of the executors
+    #[arg(long, value_enum, value_name = "EXECUTOR", default_value_t)]
+    pub(crate) executor: ExecutorArg,
+    /// Keep the changes in this directory: new or empty, outside the project
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
+    pub(crate) stage: Option<PathBuf>,
+    /// The directory whose changes are staged [default: the current directory]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) project: Option<PathBuf>,
+    /// Where the command starts [default: the current directory where it is in the project, else the project]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) cwd: Option<PathBuf>,
+    /// Virtual CPUs of the guest
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) cpus: Option<u8>,
+    /// Memory of the guest: 512M, 4G …
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<Memory>,
+    /// End the command by force after this time: 90s, 10m, 2h …
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) timeout: Option<Span>,
+    /// Time between asking the command to end and ending it by force [default: 5s]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) grace: Option<Span>,
+    /// Set a variable of the command, or pass on the caller's with NAME alone
+    #[arg(long = "env", value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<EnvPair>,
+    /// Root filesystem of the guest [default: the host's own, secrets hidden]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) rootfs: Option<PathBuf>,
+    /// When the stage is synced to disk [default: checkpoint]
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub(crate) stage_durability: Option<DurabilityArg>,
+    /// What of the host's filesystem the host executor shows
+    #[arg(long, value_enum, value_name = "VIEW", default_value_t)]
+    pub(crate) filesystem: FilesystemArg,
+    /// Deny all network but the command's own loopback
+    #[arg(long)]
+    pub(crate) overlaynet_deny_all: bool,
+    /// Accept a KVM that emulates guest kernel code, 10 to 50 times slower
+    #[arg(long)]
+    pub(crate) force_slow_kvm: bool,
+    /// Give the command a terminal of its own
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
+    pub(crate) tty: TtyArg,
+    /// Print what would be run as JSON, and run nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Report as one JSON document on standard error
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// A choice of executor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExecutorArg {
+    /// A VM where this machine runs one at speed, else the host; always staged
+    #[default]
+    Auto,
+    /// A VM
+    Krun,
+    /// A process of the host
+    Host,
+    /// An OCI container
+    #[value(hide = true)]
+    Oci,
+}
+
+/// When a stage is synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DurabilityArg {
+    /// At the end of the run
+    Checkpoint,
+    /// Also before each path is changed first
+    Strict,
+}
+
+/// What the host executor shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FilesystemArg {
+    /// All of it
+    #[default]
+    Host,
+    /// A projected root
+    Sandbox,
+}
+
+/// When the command gets a terminal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TtyArg {
+    /// In a VM, where standard input and output are terminals
+    #[default]
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+/// A command with nothing but `--json`.
+#[derive(Debug, Args)]
+pub(crate) struct JsonArgs {
+    /// Answer in JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A command on one run.
+#[derive(Debug, Args)]
+pub(crate) struct RunNameArgs {
+    /// Id, unique beginning of an id, stage directory, or `last`
+    #[arg(value_name = "RUN")]
+    pub(crate) run: OsString,
+    /// Answer in JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `pvisor status`.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// Id, unique beginning of an id, stage directory, or `last`
+    #[arg(value_name = "RUN", default_value = "last")]
+    pub(crate) run: OsString,
+    /// Also list what changed
+    #[arg(long)]
+    pub(crate) review: bool,
+    /// Answer in JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `pvisor review`.
+#[derive(Debug, Args)]
+pub(crate) struct ReviewArgs {
+    /// Id, unique beginning of an id, stage directory, or `last`
+    #[arg(value_name = "RUN", default_value = "last")]
+    pub(crate) run: OsString,
+    /// As a unified diff that `git apply` takes
+    #[arg(long)]
+    pub(crate) diff: bool,
+    /// Answer in JSON
+    #[arg(long, conflicts_with = "diff")]
+    pub(crate) json: bool,
+}
+
+/// `pvisor apply`.
+#[derive(Debug, Args)]
+pub(crate) struct ApplyArgs {
+    /// Id, unique beginning of an id, stage directory, or `last`
+    #[arg(value_name = "RUN")]
+    pub(crate) run: OsString,
+    /// Only this path of the project and what is below it
+    #[arg(long, value_name = "PATH")]
+    pub(crate) path: Vec<PathBuf>,
+    /// Only paths of the project that match
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) include: Vec<String>,
+    /// No paths of the project that match
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) exclude: Vec<String>,
+    /// Write here instead of the project
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) target: Option<PathBuf>,
+    /// Check everything, write nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Answer in JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `pvisor logs`.
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    /// Id, unique beginning of an id, stage directory, or `last`
+    #[arg(value_name = "RUN", default_value = "last")]
+    pub(crate) run: OsString,
+}
+
+/// `pvisor image`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImageCommand {
+    /// Build the guest kernel
+    Kernel(KernelArgs),
+    /// List kernels and other artefacts
+    List(JsonArgs),
+    /// Remove one
+    Rm(ImageNameArgs),
+    /// Remove what is not used any more
+    Gc(JsonArgs),
+}
+
+/// `pvisor image rm`.
+#[derive(Debug, Args)]
+pub(crate) struct ImageNameArgs {
+    /// Its name, or a unique beginning of it
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// Answer in JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `pvisor image kernel`.
+#[derive(Debug, Args)]
+pub(crate) struct KernelArgs {
+    /// Linux source: a directory or a tarball [default: the package linux-source-6.12]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub(crate) source: Option<PathBuf>,
+    /// Answer in JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `pvisor completions`.
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// Which shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// What a worker process is told on its command line: two descriptors.
+#[derive(Debug, Args)]
+pub(crate) struct WorkerArgs {
+    /// Descriptor of the job
+    #[arg(long)]
+    pub(crate) job: i32,
+    /// Descriptor for events
+    #[arg(long)]
+    pub(crate) events: i32,
+    /// The supervisor's process id
+    #[arg(long)]
+    pub(crate) supervisor: i32,
+}
+
+impl Command {
+    /// Whether failures are told as JSON.
+    pub(crate) fn json(&self) -> bool {
+        match self {
+            Self::Run(args) => args.json,
+            Self::List(args) | Self::Doctor(args) | Self::Image(ImageCommand::List(args) | ImageCommand::Gc(args)) => {
+                args.json
+            }
+            Self::Status(args) => args.json,
+            Self::Review(args) => args.json,
+            Self::Apply(args) => args.json,
+            Self::Discard(args) | Self::Kill(args) => args.json,
+            Self::Image(ImageCommand::Kernel(args)) => args.json,
+            Self::Image(ImageCommand::Rm(args)) => args.json,
+            Self::Logs(_) | Self::Completions(_) | Self::Man | Self::InternalWorker(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn everything_after_the_dashes_is_the_commands() {
+        let cli = Cli::try_parse_from(["pvisor", "run", "--cpus", "2", "--", "ls", "--json", "--"]).unwrap();
+        let Command::Run(args) = cli.command else { panic!("{cli:?}") };
+        assert_eq!(args.command, ["ls", "--json", "--"]);
+        assert!(!args.json);
+    }
+
+    #[test]
+    fn a_command_without_dashes_is_refused() {
+        assert!(Cli::try_parse_from(["pvisor", "run", "ls"]).is_err());
+    }
+}

@@ -1,0 +1,155 @@
+//! Values of options: lengths of time, sizes, variables.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::str::FromStr;
+
+use clap::builder::{TypedValueParser, ValueParserFactory};
+
+/// Why a value is not one. Lower-case fragments.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ValueError {
+    #[error("expected a length of time such as 500ms, 90s, 10m or 2h")]
+    Span,
+    #[error("expected a size such as 512M or 4G")]
+    Memory,
+    #[error("between 64M and 1T")]
+    MemoryRange,
+}
+
+/// A length of time in milliseconds; never zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span(pub(crate) u64);
+
+impl FromStr for Span {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let unit_ms: u64 = match unit.trim_start() {
+            "ms" => 1,
+            "s" | "" => 1000,
+            "m" | "min" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return Err(ValueError::Span),
+        };
+        match scaled(number, unit_ms).ok_or(ValueError::Span)? {
+            0 => Err(ValueError::Span),
+            ms => Ok(Self(ms)),
+        }
+    }
+}
+
+/// A size of memory in MiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Memory(pub(crate) u32);
+
+impl FromStr for Memory {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let unit = unit.trim_start().to_ascii_lowercase();
+        let unit_kib: u64 = match unit.as_str() {
+            "k" | "kb" | "kib" => 1,
+            "m" | "mb" | "mib" => 1 << 10,
+            "g" | "gb" | "gib" => 1 << 20,
+            "t" | "tb" | "tib" => 1 << 30,
+            _ => return Err(ValueError::Memory),
+        };
+        let mib = scaled(number, unit_kib).ok_or(ValueError::Memory)? >> 10;
+        match u32::try_from(mib) {
+            Ok(mib @ 64..=1_048_576) => Ok(Self(mib)),
+            _ => Err(ValueError::MemoryRange),
+        }
+    }
+}
+
+/// `number`, with up to three decimals, times `unit`, without rounding surprises.
+fn scaled(number: &str, unit: u64) -> Option<u64> {
+    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+    if whole.is_empty() || part.is_empty() || part.len() > 3 {
+        return None;
+    }
+    let thousandths = format!("{part:0<3}").parse::<u64>().ok()?;
+    let whole = whole.parse::<u64>().ok()?.checked_mul(unit)?;
+    whole.checked_add(thousandths.checked_mul(unit)? / 1000)
+}
+
+/// `NAME=VALUE`, or `NAME` alone: the caller's value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EnvPair {
+    pub(crate) name: OsString,
+    pub(crate) value: Option<OsString>,
+}
+
+/// Reads [`EnvPair`]s, which need not be UTF-8.
+#[derive(Clone)]
+pub(crate) struct EnvPairParser;
+
+impl ValueParserFactory for EnvPair {
+    type Parser = EnvPairParser;
+
+    fn value_parser() -> EnvPairParser {
+        EnvPairParser
+    }
+}
+
+impl TypedValueParser for EnvPairParser {
+    type Value = EnvPair;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        _arg: Option<&clap::Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<EnvPair, clap::Error> {
+        let bytes = value.as_bytes();
+        let (name, rest) = match bytes.iter().position(|b| *b == b'=') {
+            Some(at) => (&bytes[..at], Some(&bytes[at + 1..])),
+            None => (bytes, None),
+        };
+        if name.is_empty() {
+            let text = format!("{:?} has no name before the equals sign", value.display().to_string());
+            return Err(clap::Error::raw(clap::error::ErrorKind::ValueValidation, text).with_cmd(command));
+        }
+        Ok(EnvPair {
+            name: OsString::from_vec(name.to_vec()),
+            value: rest.map(|value| OsString::from_vec(value.to_vec())),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_time() {
+        for (text, ms) in
+            [("500ms", 500), ("90s", 90_000), ("10m", 600_000), ("2h", 7_200_000), ("1.5s", 1500), ("7", 7000)]
+        {
+            assert_eq!(text.parse(), Ok(Span(ms)), "{text}");
+        }
+        for bad in
+            ["", "s", "0s", "-1s", "1.s", ".5s", "1w", "99999999999999999999s", "18446744073709551615h", "1.2.3s"]
+        {
+            assert!(bad.parse::<Span>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, mib) in [("512M", 512), ("4G", 4096), ("1.5g", 1536), ("65536KiB", 64), ("1T", 1 << 20)] {
+            assert_eq!(text.parse(), Ok(Memory(mib)), "{text}");
+        }
+        assert_eq!("1M".parse::<Memory>(), Err(ValueError::MemoryRange));
+        assert_eq!("2T".parse::<Memory>(), Err(ValueError::MemoryRange));
+        for bad in ["", "512", "M", "4X", "-4G", "99999999999999999999G"] {
+            assert!(bad.parse::<Memory>().is_err(), "{bad}");
+        }
+    }
+}

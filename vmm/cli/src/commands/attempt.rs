@@ -1,0 +1,249 @@
+//! One run on its way: what each stop of `pvisor run` does to it.
+
+use pvisor_spec::{
+    Bundle, CommandEnd, ExecutorKind, ExitCode, Interruption, Level, Need, Observation, Outcome, Receipt, RunSpec,
+    StageRecord, StageState, WorkerJob,
+};
+use serde::Serialize;
+
+use super::status::{exit_code, outcome_text};
+use crate::artefacts::{self, Boot};
+use crate::bundle::{self, without_values};
+use crate::report::{Failure, chain, count, plain, plain_path, say, say_json, span};
+use crate::resolve::{Ambient, Resolved};
+use crate::runs::{Claim, Phase, Store, now_ms};
+use crate::supervisor::{Ending, Worker, check};
+use crate::{secrets, select, stages};
+
+/// A run that has a record and no bundle yet.
+pub(super) struct Attempt {
+    claim: Claim,
+    spec: RunSpec,
+    receipts: Vec<Receipt>,
+    started: bool,
+    boot: Option<Boot>,
+    /// Whether a worker was given the run, and with it the stage's directory.
+    handed_over: bool,
+}
+
+/// How far a worker came.
+pub(super) enum Progress {
+    /// The command runs.
+    Started,
+    /// It is over before it began: there is no such program, for instance.
+    Over(CommandEnd),
+}
+
+/// What the report says, for programs.
+#[derive(Serialize)]
+struct Report<'a> {
+    run: pvisor_spec::RunId,
+    executor: Option<ExecutorKind>,
+    selection: &'a str,
+    exit_code: u8,
+    outcome: &'a Outcome,
+    stage: &'a StageRecord,
+    stage_dir: Option<&'a pvisor_spec::OsBytes>,
+}
+
+impl Attempt {
+    /// Opens the run's record.
+    pub(super) fn begin(resolved: &Resolved, store: &Store) -> Result<Self, Failure> {
+        let spec = resolved.spec().clone();
+        let claim = store.begin(without_values(&spec)).map_err(|e| Failure::from(e).code(ExitCode::FAILED))?;
+        Ok(Self { claim, spec, receipts: Vec::new(), started: false, boot: None, handed_over: false })
+    }
+
+    /// Stop 3: the executor.
+    pub(super) fn select(&mut self, resolved: &Resolved) -> Result<(), Interruption> {
+        let selection = select::select(&self.spec)?;
+        self.spec = resolved.on(selection.kind);
+        self.claim.record.spec = without_values(&self.spec);
+        self.claim.record.selection = selection.reason.clone();
+        if selection.fell_back {
+            say(&format!("{}; running on the host, changes are staged", plain(&selection.reason).replace('\n', " ")));
+        } else if self.spec.stage.is_none() {
+            say(&format!("no --stage: changes go to {} directly", plain_path(self.spec.project.as_path())));
+        }
+        if selection.kind == ExecutorKind::Krun {
+            self.boot = Some(artefacts::ensure()?);
+        }
+        Ok(())
+    }
+
+    /// Stop 4: a place for the stage. The worker makes it, so that whoever writes it has made it.
+    pub(super) fn stage(&mut self) -> Result<(), Interruption> {
+        match &self.spec.stage {
+            Some(stage) => stages::vacant(stage.dir.as_path()),
+            None => Ok(()),
+        }
+    }
+
+    /// Stop 5: a worker that waits for its job.
+    pub(super) fn spawn(&mut self) -> Result<Worker, Interruption> {
+        let worker = Worker::spawn().map_err(|e| internal(chain(&e)))?;
+        self.claim.record.worker = worker.process();
+        self.save()?;
+        Ok(worker)
+    }
+
+    /// Stop 6: the job. From here on the worker opens what the run needs.
+    pub(super) fn wire(&mut self, worker: &mut Worker, ambient: &Ambient) {
+        let private = [ambient.run_home.clone()];
+        let job = WorkerJob {
+            spec: self.spec.clone(),
+            run_dir: self.claim.dir().into(),
+            kernel: self.boot.as_ref().map(|b| b.kernel.clone().into()),
+            initramfs: self.boot.as_ref().map(|b| b.initramfs.clone().into()),
+            hidden: secrets::hidden_globs(ambient.home().as_deref(), &private),
+        };
+        self.handed_over = true;
+        // A worker that died early says why in what follows.
+        let _ = worker.wire(&job);
+    }
+
+    /// Stop 7: what the worker installed, checked; the command starts.
+    pub(super) fn confine(&mut self, worker: &mut Worker) -> Result<Progress, Interruption> {
+        let started = match worker.until_started() {
+            Ok(started) => started,
+            Err((ending, receipts)) => {
+                self.receipts = receipts;
+                return match ending {
+                    Ending::Command(end) => Ok(Progress::Over(end)),
+                    Ending::Broken(broken) => Err(broken),
+                };
+            }
+        };
+        self.receipts = started.receipts;
+        check(&mut self.receipts, started.pid);
+        if let Some(broken) = self.lacking() {
+            worker.stop();
+            return Err(broken);
+        }
+        self.started = true;
+        self.claim.record.receipts.clone_from(&self.receipts);
+        self.claim.record.phase = Phase::Running;
+        if let Err(broken) = self.save() {
+            worker.stop();
+            return Err(broken);
+        }
+        Ok(Progress::Started)
+    }
+
+    /// Stop 8: the command runs to its end.
+    pub(super) fn start(&mut self, worker: &mut Worker) -> Result<CommandEnd, Interruption> {
+        match worker.until_ended(&self.spec, &mut self.receipts) {
+            Ending::Command(end) => Ok(end),
+            Ending::Broken(broken) => Err(broken),
+        }
+    }
+
+    /// How a run ended whose command has no end of its own.
+    pub(super) fn broken(&self, broken: Interruption) -> Outcome {
+        if self.started { Outcome::Interrupted(broken) } else { Outcome::Refused(broken) }
+    }
+
+    /// Stop 9: the stage becomes complete and immutable, the bundle tells the rest. What can't be written is said.
+    pub(super) fn seal(&mut self, outcome: Outcome) -> Bundle {
+        let (outcome, stage) = self.seal_stage(outcome);
+        let receipts = std::mem::take(&mut self.receipts);
+        let bundle = bundle::compose(&self.claim.record, receipts, outcome, stage, now_ms());
+        self.claim.record.phase = Phase::Ended;
+        if let Err(e) = self.claim.publish(&bundle).and_then(|()| self.claim.save()) {
+            say(&format!("warning: {}", plain(&chain(&e))));
+        }
+        bundle
+    }
+
+    fn seal_stage(&mut self, outcome: Outcome) -> (Outcome, StageRecord) {
+        let Some(stage) = self.spec.stage.as_ref().filter(|_| self.handed_over) else {
+            return (outcome, bundle::no_stage());
+        };
+        let dir = stage.dir.as_path().to_owned();
+        if !matches!(outcome, Outcome::Completed(_)) {
+            return (outcome, stages::record(&dir));
+        }
+        self.claim.record.phase = Phase::Sealing;
+        // For whoever asks meanwhile; a later write says the rest.
+        let _ = self.claim.save();
+        match stages::seal(&dir) {
+            Ok(sealed) => (outcome, sealed),
+            Err(broken) => (Outcome::Interrupted(broken), stages::record(&dir)),
+        }
+    }
+
+    /// Stop 10: the report; the number is the exit code.
+    pub(super) fn report(&self, bundle: &Bundle, json: bool) -> u8 {
+        let code = exit_code(&bundle.outcome);
+        if json {
+            say_json(&Report {
+                run: self.spec.id,
+                executor: bundle.executor,
+                selection: &bundle.selection,
+                exit_code: code,
+                outcome: &bundle.outcome,
+                stage: &bundle.stage,
+                stage_dir: self.spec.stage.as_ref().map(|s| &s.dir),
+            });
+        } else {
+            self.say(bundle);
+        }
+        code
+    }
+
+    fn say(&self, bundle: &Bundle) {
+        let took = span(bundle.ended_ms.saturating_sub(bundle.started_ms));
+        let place = bundle.executor.map_or_else(String::new, |kind| format!(" ({kind})"));
+        let how = outcome_text(&bundle.outcome);
+        let run = self.spec.id;
+        match &bundle.outcome {
+            Outcome::Completed(_) => {}
+            Outcome::Refused(broken) | Outcome::Interrupted(broken) => {
+                let failure = Failure::from(broken.clone());
+                failure.tell(false);
+                if self.started {
+                    say(&format!("the run was interrupted after {took}{place}; pvisor status {run} has the details"));
+                }
+                if bundle.stage.state == StageState::Unsealed {
+                    say(&format!("its stage is incomplete and can't be applied: pvisor discard {run}"));
+                }
+                return;
+            }
+        }
+        match (bundle.stage.state, bundle.stage.changes) {
+            (StageState::Sealed, Some(0)) => say(&format!("{how} after {took}{place}; nothing was changed")),
+            (StageState::Sealed, changes) => {
+                let changes = count(changes.unwrap_or_default(), "change");
+                say(&format!(
+                    "{how} after {took}{place}; {changes} staged, the project is as it was\n  \
+                     pvisor review --diff {run}\n  pvisor apply {run}\n  pvisor discard {run}"
+                ));
+            }
+            _ => say(&format!("{how} after {took}{place}")),
+        }
+    }
+
+    /// A control that was required and is not in force.
+    fn lacking(&self) -> Option<Interruption> {
+        let observations = Observation::from_receipts(&self.receipts, &self.spec.needs);
+        let lacking = observations.iter().find(|o| o.need == Need::Required && o.level != Level::Enforced)?;
+        let dimension = serde_json::to_string(&lacking.dimension).unwrap_or_default();
+        Some(Interruption {
+            kind: "control_missing".to_owned(),
+            message: format!("{} was asked for and is not enforced here", dimension.trim_matches('"')),
+            hint: "`pvisor doctor` shows what this machine lacks".to_owned(),
+        })
+    }
+
+    fn save(&self) -> Result<(), Interruption> {
+        self.claim.save().map_err(|e| Interruption {
+            kind: "run_store".to_owned(),
+            message: chain(&e),
+            hint: "set PVISOR_RUN_HOME to a directory that you can write".to_owned(),
+        })
+    }
+}
+
+fn internal(message: String) -> Interruption {
+    Interruption { kind: "internal".to_owned(), message, hint: String::new() }
+}

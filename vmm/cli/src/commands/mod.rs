@@ -1,0 +1,60 @@
+//! One module per command.
+
+mod apply;
+mod attempt;
+mod completions;
+mod discard;
+mod doctor;
+mod image;
+mod kill;
+mod list;
+mod logs;
+mod man;
+mod review;
+mod run;
+mod status;
+
+use crate::args::Command;
+use crate::report::{Failure, chain};
+use crate::resolve::Ambient;
+use crate::runs::Store;
+use crate::worker;
+
+/// Does what was asked for; the number is the exit code.
+pub(crate) fn dispatch(command: &Command) -> u8 {
+    let done = match command {
+        Command::InternalWorker(args) => return worker::work(args),
+        Command::Run(args) => return run::run(args),
+        Command::List(args) => list::list(args),
+        Command::Status(args) => status::status(args),
+        Command::Kill(args) => kill::kill(args),
+        Command::Logs(args) => logs::logs(args),
+        Command::Doctor(args) => doctor::doctor(args),
+        Command::Completions(args) => completions::completions(args),
+        Command::Man => man::man(),
+        Command::Review(args) => review::review(args),
+        Command::Apply(args) => apply::apply(args),
+        Command::Discard(args) => discard::discard(args),
+        Command::Image(command) => image::image(command),
+    };
+    match done {
+        Ok(code) => code,
+        Err(failure) => {
+            failure.tell(command.json());
+            failure.code
+        }
+    }
+}
+
+/// The caller's surroundings and runs.
+fn surroundings() -> Result<(Ambient, Store), Failure> {
+    let ambient = Ambient::read()?;
+    let store = Store::at(ambient.run_home.clone());
+    Ok((ambient, store))
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::new("output", format!("can't write the answer: {}", chain(&error)))
+    }
+}

@@ -1,0 +1,9 @@
+//! What pvisor says: short lines on standard error, answers on standard output, failures as text or JSON.
+
+mod failure;
+mod streams;
+mod text;
+
+pub(crate) use failure::{Failure, chain};
+pub(crate) use streams::{answer, answer_json, say, say_json};
+pub(crate) use text::{ago, count, plain, plain_path, span};

@@ -1,0 +1,222 @@
+//! Arguments, configuration and surroundings become one [`RunSpec`]. Reads, never writes.
+
+mod ambient;
+mod config;
+mod environment;
+mod place;
+
+use pvisor_spec::{
+    CommandSpec, Dimension, Durability, ExecutorKind, ExecutorRequest, FilesystemMode, GuestRoot, Need, NetworkMode,
+    OsBytes, Resources, RunId, RunSpec, StageSpec,
+};
+
+pub(crate) use ambient::Ambient;
+pub(crate) use config::Config;
+pub(crate) use place::PlaceError;
+
+use crate::args::{DurabilityArg, ExecutorArg, FilesystemArg, RunArgs, TtyArg};
+use crate::report::{Failure, chain};
+
+/// Time between the polite signal and SIGKILL, where nothing else is said.
+const GRACE_MS: u64 = 5000;
+
+/// Why arguments do not make a run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ResolveError {
+    #[error("no command to run")]
+    NoCommand,
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+}
+
+impl From<ResolveError> for Failure {
+    fn from(error: ResolveError) -> Self {
+        match error {
+            ResolveError::NoCommand => Self::new("no_command", chain(&error))
+                .hint("put it after two dashes: pvisor run -- make test")
+                .code(pvisor_spec::ExitCode::USAGE),
+            ResolveError::Place(place) => place.into(),
+        }
+    }
+}
+
+/// A run that is fully described but for what depends on the executor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Resolved {
+    spec: RunSpec,
+    /// Variables that were named with `--env`, `NAME=value`.
+    named: Vec<OsBytes>,
+    tty: TtyArg,
+    interactive: bool,
+}
+
+/// Makes a run of what the person said, what is configured and where we are.
+///
+/// # Errors
+/// Something that was named is not there, or is no place for what it should be.
+pub(crate) fn resolve(args: &RunArgs, config: &Config, ambient: &Ambient) -> Result<Resolved, ResolveError> {
+    if args.command.is_empty() {
+        return Err(ResolveError::NoCommand);
+    }
+    let id = RunId::new();
+    let executor = if args.executor == ExecutorArg::Auto { config.executor } else { args.executor };
+    let requested = request(executor);
+    let project = place::project(args.project.as_deref(), ambient)?;
+    let cwd = place::cwd(args.cwd.as_deref(), &project, ambient)?;
+    // Under `auto` as well as in a VM the project is never written.
+    let staged = args.stage.is_some() || requested != ExecutorRequest::Only(ExecutorKind::Host);
+    let stage = match staged {
+        true => Some(place::stage(args.stage.as_deref(), id, &project, ambient)?),
+        false => None,
+    };
+    let durability = args.stage_durability.or(config.durability).map_or(Durability::Checkpoint, |d| match d {
+        DurabilityArg::Checkpoint => Durability::Checkpoint,
+        DurabilityArg::Strict => Durability::Strict,
+    });
+    let named = environment::named(&args.env, ambient);
+    let spec = RunSpec {
+        id,
+        command: CommandSpec {
+            argv: args.command.iter().cloned().map(OsBytes::from).collect(),
+            env: environment::whole(&named, ambient),
+            cwd: cwd.into(),
+            uid: ambient.uid,
+            gid: ambient.gid,
+            groups: ambient.groups.clone(),
+            umask: ambient.umask,
+            tty: args.tty == TtyArg::Always,
+        },
+        requested,
+        executor: None,
+        project: project.into(),
+        stage: stage.map(|dir| StageSpec { dir: dir.into(), durability }),
+        filesystem: match args.filesystem {
+            FilesystemArg::Host => FilesystemMode::Host,
+            FilesystemArg::Sandbox => FilesystemMode::Sandbox,
+        },
+        network: if args.overlaynet_deny_all { NetworkMode::DenyAll } else { NetworkMode::Host },
+        resources: Resources {
+            cpus: args.cpus.or(config.cpus),
+            memory_mib: args.memory.or(config.memory).map(|m| m.0),
+        },
+        root: match &args.rootfs {
+            Some(dir) => GuestRoot::Dir(place::rootfs(dir, ambient)?.into()),
+            None => GuestRoot::Host,
+        },
+        timeout_ms: args.timeout.or(config.timeout).map(|t| t.0),
+        grace_ms: args.grace.or(config.grace).map_or(GRACE_MS, |g| g.0),
+        force_slow_kvm: args.force_slow_kvm,
+        needs: needs(args),
+    };
+    Ok(Resolved { spec, named, tty: args.tty, interactive: ambient.interactive })
+}
+
+impl Resolved {
+    /// The run as it is before an executor is selected.
+    pub(crate) fn spec(&self) -> &RunSpec {
+        &self.spec
+    }
+
+    /// The run on that executor.
+    pub(crate) fn on(&self, kind: ExecutorKind) -> RunSpec {
+        let mut spec = self.spec.clone();
+        spec.executor = Some(kind);
+        if kind != ExecutorKind::Host {
+            spec.command.env = environment::projected(&spec.command.env, &self.named);
+            spec.command.tty |= self.tty == TtyArg::Auto && self.interactive;
+        }
+        spec
+    }
+}
+
+fn request(executor: ExecutorArg) -> ExecutorRequest {
+    match executor {
+        ExecutorArg::Auto => ExecutorRequest::Auto,
+        ExecutorArg::Krun => ExecutorRequest::Only(ExecutorKind::Krun),
+        ExecutorArg::Host => ExecutorRequest::Only(ExecutorKind::Host),
+        ExecutorArg::Oci => ExecutorRequest::Only(ExecutorKind::Oci),
+    }
+}
+
+/// What was asked for by name must be there, or the run does not start.
+fn needs(args: &RunArgs) -> Vec<(Dimension, Need)> {
+    let mut needs = Vec::new();
+    if args.filesystem == FilesystemArg::Sandbox {
+        needs.push((Dimension::FilesystemRead, Need::Required));
+        needs.push((Dimension::FilesystemWrite, Need::Required));
+    }
+    if args.overlaynet_deny_all {
+        needs.push((Dimension::Network, Need::Required));
+    }
+    needs
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn args(line: &[&str]) -> RunArgs {
+        let line = ["pvisor", "run"].iter().chain(line);
+        match Cli::try_parse_from(line).unwrap().command {
+            Command::Run(args) => *args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn resolved(line: &[&str], ambient: &Ambient) -> Result<Resolved, ResolveError> {
+        resolve(&args(line), &Config::default(), ambient)
+    }
+
+    #[test]
+    fn only_an_explicit_host_run_has_no_stage() {
+        let dir = tempfile::tempdir().unwrap();
+        let ambient = Ambient::example(dir.path());
+        let stage = |line: &[&str]| resolved(line, &ambient).unwrap().spec.stage;
+        assert!(stage(&["--", "true"]).is_some());
+        assert!(stage(&["--executor", "krun", "--", "true"]).is_some());
+        assert!(stage(&["--executor", "host", "--", "true"]).is_none());
+        assert!(stage(&["--executor", "host", "--stage", "../s", "--", "true"]).is_some());
+    }
+
+    #[test]
+    fn a_guest_gets_the_named_variables_and_no_credentials() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ambient = Ambient::example(dir.path());
+        ambient.env = [("PATH", "/bin"), ("LC_ALL", "C"), ("AWS_SECRET_ACCESS_KEY", "x"), ("TOKEN", "t")]
+            .map(|(n, v)| (n.into(), v.into()))
+            .to_vec();
+        let run = resolved(&["--env", "TOKEN", "--env", "A=b=c", "--env", "PATH=/p", "--", "true"], &ambient).unwrap();
+        let env = |spec: RunSpec| -> Vec<String> { spec.command.env.iter().map(|v| v.display().to_string()).collect() };
+        assert_eq!(env(run.on(ExecutorKind::Krun)), ["LC_ALL=C", "TOKEN=t", "A=b=c", "PATH=/p"]);
+        assert!(env(run.on(ExecutorKind::Host)).contains(&"AWS_SECRET_ACCESS_KEY=x".to_owned()));
+    }
+
+    #[test]
+    fn the_configuration_fills_in_what_the_arguments_leave_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let ambient = Ambient::example(dir.path());
+        let config = Config::parse("[run]\nexecutor = \"krun\"\ncpus = 3\ntimeout = \"1m\"\n").unwrap();
+        let run = resolve(&args(&["--cpus", "2", "--", "true"]), &config, &ambient).unwrap().spec;
+        assert_eq!((run.resources.cpus, run.timeout_ms, run.grace_ms), (Some(2), Some(60_000), GRACE_MS));
+        assert_eq!(run.requested, ExecutorRequest::Only(ExecutorKind::Krun));
+    }
+
+    #[test]
+    fn a_terminal_is_given_to_guests_only_unless_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let ambient = Ambient { interactive: true, ..Ambient::example(dir.path()) };
+        let tty = |line: &[&str], kind| resolved(line, &ambient).unwrap().on(kind).command.tty;
+        assert!(tty(&["--", "true"], ExecutorKind::Krun) && !tty(&["--", "true"], ExecutorKind::Host));
+        assert!(tty(&["--tty", "always", "--", "true"], ExecutorKind::Host));
+        assert!(!tty(&["--tty", "never", "--", "true"], ExecutorKind::Krun));
+    }
+
+    #[test]
+    fn no_command_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(resolved(&[], &Ambient::example(dir.path())), Err(ResolveError::NoCommand)));
+    }
+}

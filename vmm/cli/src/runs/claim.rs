@@ -1,0 +1,79 @@
+//! A run's directory in the hands of its supervisor.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use pvisor_spec::{Bundle, RunSpec};
+
+use super::file::write_json;
+use super::lock::{Attempt, try_exclusive};
+use super::{RunRecord, StoreError};
+
+/// Files of a run's directory.
+pub(super) const RECORD: &str = "run.json";
+pub(super) const BUNDLE: &str = "bundle.json";
+pub(super) const LOCK: &str = "lock";
+
+/// Prefix of a directory that is not a run yet.
+pub(super) const UNBORN: &str = ".new-";
+
+/// A run that this process watches over. Dropping it frees the lock.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    /// What is known; written by [`Claim::save`].
+    pub(crate) record: RunRecord,
+    dir: PathBuf,
+    _lock: File,
+}
+
+impl Claim {
+    /// Makes the directory of a new run. It appears under its name at once with lock and record, so that no reader
+    /// finds half of it.
+    pub(super) fn make(home: &Path, spec: RunSpec) -> Result<Self, StoreError> {
+        let dir = home.join(spec.id.to_string());
+        let unborn = home.join(format!("{UNBORN}{}", spec.id));
+        let record = RunRecord::begin(spec);
+        let unusable = |source| StoreError::Unusable { path: home.to_owned(), source };
+        DirBuilder::new().mode(0o700).create(&unborn).map_err(unusable)?;
+        let made = (|| {
+            let lock = match try_exclusive(&unborn.join(LOCK)).map_err(unusable)? {
+                Attempt::Held(lock) => lock,
+                Attempt::Busy => return Err(unusable(io::Error::other("the lock of a new run is taken"))),
+            };
+            write_json(&unborn.join(RECORD), &record)?;
+            fs::rename(&unborn, &dir).map_err(unusable)?;
+            Ok(lock)
+        })();
+        match made {
+            Ok(lock) => Ok(Self { record, dir, _lock: lock }),
+            Err(e) => {
+                // Nothing of it was of use to anyone.
+                let _ = fs::remove_dir_all(&unborn);
+                Err(e)
+            }
+        }
+    }
+
+    /// The run's directory.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Writes the record.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub(crate) fn save(&self) -> Result<(), StoreError> {
+        write_json(&self.dir.join(RECORD), &self.record)
+    }
+
+    /// Writes the bundle.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub(crate) fn publish(&self, bundle: &Bundle) -> Result<(), StoreError> {
+        write_json(&self.dir.join(BUNDLE), bundle)
+    }
+}

@@ -1,0 +1,38 @@
+//! The run store: one directory per run, which outlives the run.
+//!
+//! | file | what |
+//! |---|---|
+//! | `run.json` | what was asked for, which processes are at it, how far it came |
+//! | `bundle.json` | the Run Bundle; there once the run is over |
+//! | `lock` | `flock` held by the supervisor for its whole life |
+//! | `stage/` | the stage, where no other place was named |
+//! | `console.log` | what the guest's console said |
+//!
+//! A run whose lock is free but whose record says that it goes on has lost its supervisor. Whoever reads the store
+//! next settles it: ends what is left of it and writes the bundle that the supervisor could not.
+
+mod claim;
+mod error;
+mod file;
+mod home;
+mod lock;
+mod name;
+mod process;
+mod record;
+mod settle;
+mod store;
+
+pub(crate) use claim::Claim;
+pub(crate) use error::StoreError;
+pub(crate) use home::run_home;
+pub(crate) use process::ProcessRef;
+pub(crate) use record::{Phase, RunRecord};
+pub(crate) use store::{Entry, Run, Store};
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Milliseconds since the Unix epoch.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,47 @@
+//! Ending what a supervisor that died could not end.
+
+use std::time::Duration;
+
+use pvisor_spec::{Interruption, Outcome};
+
+use super::claim::{BUNDLE, RECORD};
+use super::file::write_json;
+use super::{Phase, Run, now_ms};
+use crate::bundle;
+use crate::stages;
+
+/// Kills the worker where it still lives, writes the bundle, and marks the run as over. The caller holds the run's
+/// lock. What can't be done is told in the run's `trouble`; the next reader tries again.
+pub(super) fn settle(mut run: Run) -> Run {
+    if let Some(worker) = &run.record.worker
+        && let Err(left) = worker.end(Duration::from_secs(5))
+    {
+        run.trouble = Some(left.message);
+        return run;
+    }
+    if run.bundle.is_none() {
+        let stage = run.stage_dir().map_or_else(bundle::no_stage, stages::record);
+        let outcome = Outcome::Interrupted(Interruption {
+            kind: "supervisor_lost".to_owned(),
+            message: match run.record.phase {
+                Phase::Preparing => "pvisor itself was ended before the command started".to_owned(),
+                Phase::Running => "pvisor itself was ended while the command ran".to_owned(),
+                Phase::Sealing | Phase::Ended => {
+                    "pvisor itself was ended after the command, before its record was written".to_owned()
+                }
+            },
+            hint: String::new(),
+        });
+        run.bundle = Some(bundle::compose(&run.record, run.record.receipts.clone(), outcome, stage, now_ms()));
+    }
+    run.record.phase = Phase::Ended;
+    let written = match &run.bundle {
+        Some(bundle) => write_json(&run.dir.join(BUNDLE), bundle),
+        None => Ok(()),
+    }
+    .and_then(|()| write_json(&run.dir.join(RECORD), &run.record));
+    if let Err(e) = written {
+        run.trouble = Some(crate::report::chain(&e));
+    }
+    run
+}

@@ -1,0 +1,106 @@
+//! Choosing the executor: what was asked for, what this machine can, and never less than was asked for.
+
+use pvisor_host_exec::HostExecutor;
+use pvisor_spec::{Executor, ExecutorKind, ExecutorRequest, FilesystemMode, Interruption, Refusal, RunSpec};
+
+/// The executor of a run.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Selection {
+    /// Which one.
+    pub(crate) kind: ExecutorKind,
+    /// Why: a fragment.
+    pub(crate) reason: String,
+    /// Whether the person did not ask for exactly this one, and should know why it is not a VM.
+    pub(crate) fell_back: bool,
+}
+
+/// The executor of that kind, to probe or to work with.
+///
+/// # Errors
+/// This version has none.
+pub(crate) fn executor(kind: ExecutorKind, force_slow_kvm: bool) -> Result<Box<dyn Executor>, Refusal> {
+    match kind {
+        ExecutorKind::Host => Ok(Box::new(HostExecutor)),
+        ExecutorKind::Krun => krun(force_slow_kvm),
+        ExecutorKind::Oci => Err(Refusal {
+            reason: "it is not in this version".to_owned(),
+            hint: "use --executor krun or --executor host".to_owned(),
+        }),
+    }
+}
+
+fn krun(force_slow_kvm: bool) -> Result<Box<dyn Executor>, Refusal> {
+    pvisor_vmm::probe::admit(force_slow_kvm)?;
+    Err(Refusal { reason: "it is not in this version".to_owned(), hint: "use --executor host".to_owned() })
+}
+
+/// Chooses the executor of a run.
+///
+/// # Errors
+/// The one that was asked for can't run here, none can, or it lacks a control that was asked for.
+pub(crate) fn select(spec: &RunSpec) -> Result<Selection, Interruption> {
+    let selection = choose(spec.requested, |kind| executor(kind, spec.force_slow_kvm).and_then(|e| e.probe()))
+        .map_err(|(kind, refusal)| Interruption {
+            kind: kind.to_string(),
+            message: format!("the {kind} executor can't run here: {refusal}"),
+            hint: refusal.hint,
+        })?;
+    if selection.kind == ExecutorKind::Host && spec.filesystem == FilesystemMode::Sandbox {
+        return Err(Interruption {
+            kind: "sandbox".to_owned(),
+            message: "the host executor of this version has no filesystem sandbox".to_owned(),
+            hint: "use --executor krun, where the guest sees its own root only, or leave --filesystem sandbox out"
+                .to_owned(),
+        });
+    }
+    Ok(selection)
+}
+
+fn choose(
+    requested: ExecutorRequest,
+    probe: impl Fn(ExecutorKind) -> Result<(), Refusal>,
+) -> Result<Selection, (ExecutorKind, Refusal)> {
+    let named = |kind: ExecutorKind| (kind, "asked for by name".to_owned(), false);
+    let (kind, reason, fell_back) = match requested {
+        ExecutorRequest::Only(kind) => {
+            probe(kind).map_err(|refusal| (kind, refusal))?;
+            named(kind)
+        }
+        ExecutorRequest::Auto => match probe(ExecutorKind::Krun) {
+            Ok(()) => (ExecutorKind::Krun, "this machine runs VMs at speed".to_owned(), false),
+            Err(refusal) => {
+                probe(ExecutorKind::Host).map_err(|refusal| (ExecutorKind::Host, refusal))?;
+                (ExecutorKind::Host, format!("no VM here: {refusal}"), true)
+            }
+        },
+    };
+    Ok(Selection { kind, reason, fell_back })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn only(usable: &[ExecutorKind]) -> impl Fn(ExecutorKind) -> Result<(), Refusal> {
+        move |kind| match usable.contains(&kind) {
+            true => Ok(()),
+            false => Err(Refusal { reason: format!("no {kind}"), hint: "none".to_owned() }),
+        }
+    }
+
+    #[test]
+    fn auto_takes_the_vm_and_says_why_not() {
+        use ExecutorKind::{Host, Krun};
+        let both = choose(ExecutorRequest::Auto, only(&[Host, Krun])).unwrap();
+        assert_eq!((both.kind, both.fell_back), (Krun, false));
+        let host = choose(ExecutorRequest::Auto, only(&[Host])).unwrap();
+        assert_eq!((host.kind, host.fell_back), (Host, true));
+        assert!(host.reason.contains("no krun"), "{}", host.reason);
+    }
+
+    #[test]
+    fn what_was_named_is_never_replaced() {
+        let refused = choose(ExecutorRequest::Only(ExecutorKind::Krun), only(&[ExecutorKind::Host]));
+        assert_eq!(refused.unwrap_err().0, ExecutorKind::Krun);
+    }
+}

@@ -1,0 +1,108 @@
+//! Errors of stages as a person reads them.
+
+use pvisor_spec::ExitCode;
+use pvisor_stage::{ApplyError, DiscardError, HomeError, LoadError, RecoverError, ReviewError};
+
+use super::Target;
+use crate::report::{Failure, chain};
+
+/// Most conflicts that are listed.
+const SHOWN: usize = 20;
+
+/// A stage that can't be reviewed.
+pub(crate) fn review_failure(error: &ReviewError, target: &Target) -> Failure {
+    let message = chain(error);
+    match error {
+        ReviewError::Load(load) => load_failure(load, message, target),
+        ReviewError::Recover(recover) => recover_failure(recover, message),
+        ReviewError::Io(_) => Failure::new("io", message),
+    }
+}
+
+/// An apply that did not happen, or not wholly.
+pub(crate) fn apply_failure(error: &ApplyError, target: &Target) -> Failure {
+    let message = chain(error);
+    match error {
+        ApplyError::Home(home) => home_failure(home, message),
+        ApplyError::Load(load) => load_failure(load, message, target),
+        ApplyError::Ledger(_) | ApplyError::Malformed { .. } | ApplyError::Damaged(_) => damaged(message, target),
+        ApplyError::Recover(recover) => recover_failure(recover, message),
+        ApplyError::Selection(_) => Failure::new("selection", message)
+            .hint("`pvisor review` lists the paths; they are relative to the project")
+            .code(ExitCode::USAGE),
+        ApplyError::TargetInStage(_) => {
+            Failure::new("target", message).hint("name another directory with --target").code(ExitCode::USAGE)
+        }
+        ApplyError::Conflicts(conflicts) => {
+            let mut listed: Vec<String> = conflicts.iter().take(SHOWN).map(ToString::to_string).collect();
+            if conflicts.len() > SHOWN {
+                listed.push(format!("and {} more", conflicts.len() - SHOWN));
+            }
+            Failure::new("conflict", format!("{message}\n  {}", listed.join("\n  ")))
+                .hint("undo your change there, or leave these paths out: --exclude PATH")
+                .code(ExitCode::CONFLICT)
+                .detail("conflicts", conflicts)
+        }
+        ApplyError::Io(_) => Failure::new("io", message).hint("nothing was applied"),
+        ApplyError::Partial(partial) => {
+            let failure = Failure::new("partial", message).hint(
+                "what was done stays, and can be seen with `pvisor review`; the next command on this stage goes on",
+            );
+            partial.kept.iter().fold(failure, |failure, path| {
+                failure.hint(format!("a file of yours is kept in {}", crate::report::plain_path(path)))
+            })
+        }
+    }
+}
+
+/// A stage that can't be thrown away.
+pub(crate) fn discard_failure(error: &DiscardError) -> Failure {
+    let message = chain(error);
+    match error {
+        DiscardError::Home(home) => home_failure(home, message),
+        DiscardError::Recover(_) => {
+            Failure::new("recovery", message).hint("it goes on once the directory that it writes can be written again")
+        }
+        DiscardError::Io(_) => Failure::new("io", message).hint("what is left of it can be discarded again"),
+    }
+}
+
+fn home_failure(error: &HomeError, message: String) -> Failure {
+    match error {
+        HomeError::NotAStage(_) => Failure::new("no_stage", message).hint("it may have been removed by hand"),
+        HomeError::Locked(_) => Failure::new("stage_in_use", message)
+            .hint("another pvisor command is at it: wait for it, or see `pvisor list`"),
+        HomeError::Io(_) => Failure::new("io", message),
+    }
+}
+
+fn load_failure(error: &LoadError, message: String, target: &Target) -> Failure {
+    match error {
+        LoadError::NotSealed(_) => Failure::new("not_sealed", message)
+            .hint(format!(
+                "its run did not end as it should; it can only be discarded: pvisor discard {}",
+                target.name()
+            ))
+            .code(ExitCode::NOT_SEALED),
+        LoadError::NotAStage(_) => Failure::new("no_stage", message).hint("it may have been removed by hand"),
+        LoadError::Io { .. } => Failure::new("io", message),
+        LoadError::Journal { .. } | LoadError::Misfit { .. } | LoadError::Seal { .. } | LoadError::Damaged { .. } => {
+            damaged(message, target)
+        }
+    }
+}
+
+fn recover_failure(error: &RecoverError, message: String) -> Failure {
+    match error {
+        RecoverError::Home(home) => home_failure(home, message),
+        RecoverError::TargetGone(_) => {
+            Failure::new("recovery", message).hint("put the directory back, or discard the stage")
+        }
+        RecoverError::Ledger(_) | RecoverError::Io(_) => Failure::new("recovery", message),
+    }
+}
+
+fn damaged(message: String, target: &Target) -> Failure {
+    Failure::new("damaged", message)
+        .hint(format!("nothing was applied; what it holds can't be trusted any more: pvisor discard {}", target.name()))
+}

@@ -1,0 +1,63 @@
+//! What the command line asks of stages, and how their errors read.
+
+mod failure;
+mod target;
+mod vacancy;
+
+use std::path::Path;
+
+use pvisor_spec::{Interruption, StageRecord, StageState};
+use pvisor_stage::{LoadError, Recovery, StageStatus};
+
+pub(crate) use failure::{apply_failure, discard_failure, review_failure};
+pub(crate) use target::{Target, find};
+pub(crate) use vacancy::vacant;
+
+use crate::bundle::no_stage;
+use crate::report::chain;
+
+/// Where the stage in that directory stands, for the bundle of a run that did not seal it.
+pub(crate) fn record(dir: &Path) -> StageRecord {
+    match pvisor_stage::status(dir) {
+        Ok(StageStatus::Sealed { digest, changes }) => sealed(&digest, changes),
+        Ok(StageStatus::Unsealed | StageStatus::InUse) => unsealed(),
+        Err(LoadError::NotAStage(_)) => no_stage(),
+        // There, but damaged: nobody may apply it.
+        Err(_) => unsealed(),
+    }
+}
+
+/// Seals the stage of a run whose writers have stopped.
+///
+/// # Errors
+/// It stays unsealed.
+pub(crate) fn seal(dir: &Path) -> Result<StageRecord, Interruption> {
+    match pvisor_stage::seal(dir) {
+        Ok(seal) => Ok(sealed(&seal.digest, seal.changes)),
+        Err(e) => Err(Interruption {
+            kind: "seal".to_owned(),
+            message: format!("the command ended, but its stage can't be sealed: {}", chain(&e)),
+            hint: "what it changed can't be applied, only discarded".to_owned(),
+        }),
+    }
+}
+
+/// Finishes an apply that was cut off; a fragment for the person where there is something to tell.
+pub(crate) fn recover(dir: &Path) -> Option<String> {
+    match pvisor_stage::recover(dir) {
+        Ok(Recovery::Nothing | Recovery::CleanedUp) => None,
+        Ok(Recovery::Finished { .. }) => Some("an apply that had been cut off was finished".to_owned()),
+        // Another command is at it, or the stage is gone: not what was asked.
+        Err(pvisor_stage::RecoverError::Home(_)) => None,
+        Err(e) => Some(chain(&e)),
+    }
+}
+
+fn sealed(digest: &[u8; 32], changes: u64) -> StageRecord {
+    let seal = digest.iter().map(|b| format!("{b:02x}")).collect();
+    StageRecord { state: StageState::Sealed, changes: Some(changes), seal: Some(seal) }
+}
+
+fn unsealed() -> StageRecord {
+    StageRecord { state: StageState::Unsealed, changes: None, seal: None }
+}

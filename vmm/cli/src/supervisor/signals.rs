@@ -1,0 +1,60 @@
+//! Signals that the supervisor receives, read instead of delivered.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+/// Signals that are passed on to the worker.
+const PASSED_ON: [Signal; 7] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGWINCH,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+];
+
+/// `si_code` of a signal that the kernel sent, a terminal's for instance.
+const SI_KERNEL: i32 = 0x80;
+
+/// A signal that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Arrived {
+    /// Which one.
+    pub(super) signal: Signal,
+    /// Sent by the kernel to the whole foreground group rather than by a process to this one.
+    pub(super) by_terminal: bool,
+}
+
+/// Blocks the signals in this thread and reads them instead. They stay blocked: after a run there is nothing left
+/// that a signal should cut short.
+#[derive(Debug)]
+pub(super) struct Signals(SignalFd);
+
+impl Signals {
+    /// Starts to read signals. The process must have one thread only.
+    pub(super) fn watch() -> nix::Result<Self> {
+        let mut set = SigSet::empty();
+        for signal in PASSED_ON {
+            set.add(signal);
+        }
+        set.add(Signal::SIGCHLD);
+        set.thread_block()?;
+        SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map(Self)
+    }
+
+    /// The descriptor to wait for.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// The next signal that is there now.
+    pub(super) fn next(&mut self) -> nix::Result<Option<Arrived>> {
+        let Some(info) = self.0.read_signal()? else { return Ok(None) };
+        let number = i32::try_from(info.ssi_signo).unwrap_or_default();
+        let signal = Signal::try_from(number)?;
+        Ok(Some(Arrived { signal, by_terminal: info.ssi_code == SI_KERNEL }))
+    }
+}
