@@ -80,7 +80,7 @@ impl StageFs {
         let truncate = access != Access::Read && OFlags::from_bits_retain(flags).contains(OFlags::TRUNC);
         let open = stage.open(node, access, truncate)?;
         if truncate && kill_priv {
-            clear_privilege(stage, node)?;
+            self.clear_privilege(stage, node)?;
         }
         Ok(Opened { handle: self.files.insert(File::new(open, access))? })
     }
@@ -155,15 +155,26 @@ impl StageFs {
         let stage = self.enter()?;
         let file = self.files.get(handle)?;
         let open = file.writable()?;
+        if kind.kill_priv {
+            self.clear_privilege(&stage, open.node())?;
+        }
         if !kind.append || kind.from_cache {
             check_range(data.len(), offset)?;
-            return write_all(open, data, offset, kind.kill_priv);
+            return write_all(open, data, offset);
         }
-        let _end =
-            self.appends[open.node().0 as usize % self.appends.len()].lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = &self.appends[open.node().0 as usize % self.appends.len()];
+        let _end = lock.lock().unwrap_or_else(PoisonError::into_inner);
         let end = stage.attr(open.node())?.size;
         check_range(data.len(), end)?;
-        write_all(open, data, end, kind.kill_priv)
+        write_all(open, data, end)
+    }
+
+    fn clear_privilege(&self, stage: &Stage, node: NodeId) -> Result<(), Errno> {
+        if let Some(mode) = mode_without_privilege(&stage.attr(node)?) {
+            stage.set_attr(node, &SetAttr { mode: Some(mode), ..SetAttr::default() })?;
+            self.privilege_lost(node);
+        }
+        Ok(())
     }
 
     /// Closes a file.
@@ -248,12 +259,10 @@ fn check_range(length: usize, offset: u64) -> Result<(), Errno> {
     i64::try_from(end).map(drop).map_err(|_| Errno::FBIG)
 }
 
-fn write_all(open: &OpenFile, data: &[u8], offset: u64, kill_priv: bool) -> Result<usize, Errno> {
+fn write_all(open: &OpenFile, data: &[u8], offset: u64) -> Result<usize, Errno> {
     let mut done = 0;
     while done < data.len() {
-        let (rest, at) = (&data[done..], offset + done as u64);
-        let written = if kill_priv { open.write_at_killpriv(rest, at) } else { open.write_at(rest, at) };
-        match written {
+        match open.write_at(&data[done..], offset + done as u64) {
             Ok(0) => break,
             Ok(n) => done += n,
             Err(Errno::INTR) => {}
@@ -264,9 +273,70 @@ fn write_all(open: &OpenFile, data: &[u8], offset: u64, kill_priv: bool) -> Resu
     Ok(done)
 }
 
-fn clear_privilege(stage: &Stage, node: NodeId) -> Result<(), Errno> {
-    if let Some(mode) = mode_without_privilege(&stage.attr(node)?) {
-        stage.set_attr(node, &SetAttr { mode: Some(mode), ..Default::default() })?;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FsOptions;
+    use pvisor_stage::{Keep, StageOptions};
+    use std::sync::Arc;
+
+    fn filesystem() -> (tempfile::TempDir, StageFs) {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("lower")).unwrap();
+        std::fs::write(dir.path().join("lower/f"), "0123456789").unwrap();
+        let options = StageOptions { keep: Keep::ThrowAway, ..StageOptions::default() };
+        let stage = Stage::create(&dir.path().join("stage"), &dir.path().join("lower"), options).unwrap();
+        (dir, StageFs::new(Arc::new(stage), FsOptions::default()))
     }
-    Ok(())
+
+    #[test]
+    fn ranges_and_directions_are_checked() {
+        let (_dir, fs) = filesystem();
+        let node = fs.lookup(NodeId::ROOT, b"f").unwrap().attr.node;
+        let (read, write) = (fs.open(node, 0, false).unwrap().handle, fs.open(node, 1, false).unwrap().handle);
+        let mut buffer = [0; 4];
+        assert_eq!(fs.read(write, &mut buffer, 0), Err(Errno::BADF));
+        assert_eq!(fs.read(read, &mut buffer, u64::MAX), Err(Errno::FBIG));
+        assert_eq!(fs.read(read, &mut buffer, 1 << 40), Ok(0));
+        assert_eq!(fs.read(read, &mut buffer, 8), Ok(2));
+        assert_eq!(fs.read(read, &mut vec![0; MAX_IO + 1], 0), Err(Errno::INVAL));
+        let kind = WriteKind::default();
+        assert_eq!(fs.write(read, b"x", 0, kind), Err(Errno::BADF));
+        assert_eq!(fs.write(write, b"x", i64::MAX as u64, kind), Err(Errno::FBIG));
+        assert_eq!(fs.write(write, &vec![0; MAX_IO + 1], 0, kind), Err(Errno::INVAL));
+        assert_eq!(fs.allocate(write, 0, u64::MAX, 1), Err(Errno::FBIG));
+        assert_eq!(fs.allocate(write, 1 << 30, 0, 1), Err(Errno::OPNOTSUPP));
+        assert_eq!(fs.seek(read, 0, 2), Err(Errno::INVAL));
+        assert_eq!(fs.copy_range(write, 0, read, 0, 1), Err(Errno::BADF));
+        assert_eq!(fs.open(node, 3, false).err(), Some(Errno::INVAL));
+        assert_eq!(fs.with_fd(write, |_| Ok(())), Err(Errno::BADF));
+        assert_eq!(fs.read(Handle(99), &mut buffer, 0), Err(Errno::BADF));
+    }
+
+    #[test]
+    fn an_append_goes_to_the_end_whatever_offset_is_asked_for_but_not_one_from_the_cache() {
+        let (_dir, fs) = filesystem();
+        let node = fs.lookup(NodeId::ROOT, b"f").unwrap().attr.node;
+        let handle = fs.open(node, 2, false).unwrap().handle;
+        let append = WriteKind { append: true, ..WriteKind::default() };
+        assert_eq!(fs.write(handle, b"ab", 0, append), Ok(2));
+        assert_eq!(fs.write(handle, b"X", 0, WriteKind { from_cache: true, ..append }), Ok(1));
+        let mut buffer = [0; 16];
+        let read = fs.read(handle, &mut buffer, 0).unwrap();
+        assert_eq!(&buffer[..read], b"X123456789ab");
+    }
+
+    #[test]
+    fn creating_what_exists_by_now_opens_it_unless_it_must_be_new() {
+        let (_dir, fs) = filesystem();
+        let me = Caller { uid: 0, gid: 0 };
+        let (creat, excl, trunc) = (0o100, 0o200, 0o1000);
+        let create = |flags| fs.create(me, NodeId::ROOT, b"f", 0o600, flags, false);
+        assert_eq!(create(2 | creat | excl).err(), Some(Errno::EXIST));
+        assert_eq!(create(2 | creat).unwrap().0.attr.size, 10);
+        let (_, opened) = create(2 | creat | trunc).unwrap();
+        assert_eq!(fs.read(opened.handle, &mut [0; 4], 0), Ok(0));
+        assert_eq!(fs.create(me, NodeId::ROOT, b"a/b", 0o600, 2, false).err(), Some(Errno::INVAL));
+        assert_eq!(fs.create(me, NodeId::ROOT, &[b'x'; 256], 0o600, 2, false).err(), Some(Errno::NAMETOOLONG));
+    }
 }

@@ -1,7 +1,7 @@
 //! The filesystem: names and metadata. Files are in `file`, directory streams in `directory`.
 
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use pvisor_stage::{Attr, FileKind, NewNode, NodeId, RenameFlags, SetAttr, Stage, StatFs};
@@ -63,6 +63,8 @@ pub struct StageFs {
     /// Held, by node, from the look at the end of a file to the write there. Kernels let one append to a file through
     /// at a time; these are for those that do not.
     pub(crate) appends: [Mutex<()>; 16],
+    /// Told of nodes that lost set-user-id or set-group-id by a request whose reply does not show the mode.
+    privilege_lost: OnceLock<Box<dyn Fn(NodeId) + Send + Sync>>,
     /// Whether the filesystem is fenced; each request holds it for reading.
     fenced: RwLock<bool>,
 }
@@ -90,6 +92,7 @@ impl StageFs {
             files: HandleTable::new(),
             directories: HandleTable::new(),
             appends: std::array::from_fn(|_| Mutex::new(())),
+            privilege_lost: OnceLock::new(),
             fenced: RwLock::new(false),
         }
     }
@@ -102,6 +105,18 @@ impl StageFs {
     /// The stage below.
     pub fn stage(&self) -> &Arc<Stage> {
         &self.stage
+    }
+
+    /// Has `tell` called for each node that loses set-user-id or set-group-id by a write or a truncating open, whose
+    /// replies do not show it: for a transport that can tell the kernel to look again. Only the first call counts.
+    pub fn on_privilege_lost(&self, tell: impl Fn(NodeId) + Send + Sync + 'static) {
+        let _ = self.privilege_lost.set(Box::new(tell));
+    }
+
+    pub(crate) fn privilege_lost(&self, node: NodeId) {
+        if let Some(tell) = self.privilege_lost.get() {
+            tell(node);
+        }
     }
 
     /// Closes all files and answers every later request with ENOTCONN. When it returns, no request is at work on the

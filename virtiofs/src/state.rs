@@ -189,3 +189,93 @@ impl From<SavedAccess> for Access {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Caller, Errno, FsOptions};
+    use pvisor_stage::{Keep, Stage, StageOptions};
+    use std::path::Path;
+
+    const ME: Caller = Caller { uid: 0, gid: 0 };
+
+    fn filesystem(dir: &Path, name: &str) -> StageFs {
+        let options = StageOptions { keep: Keep::ThrowAway, ..StageOptions::default() };
+        let stage = Stage::create(&dir.join(name), &dir.join("lower"), options).unwrap();
+        StageFs::new(Arc::new(stage), FsOptions::default())
+    }
+
+    fn setup() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("lower/d")).unwrap();
+        std::fs::write(dir.path().join("lower/d/f"), "content").unwrap();
+        std::fs::write(dir.path().join("lower/d/g"), "").unwrap();
+        dir
+    }
+
+    #[test]
+    fn nodes_files_and_streams_go_on_in_another_process() {
+        let dir = setup();
+        let first = filesystem(dir.path(), "one");
+        let d = first.lookup(NodeId::ROOT, b"d").unwrap().attr.node;
+        let f = first.lookup(d, b"f").unwrap().attr.node;
+        let file = first.open(f, 0, false).unwrap().handle;
+        let closed = first.open(f, 0, false).unwrap().handle;
+        first.release(closed).unwrap();
+        let stream = first.open_dir(d).unwrap();
+        let mut next = 0;
+        first
+            .read_dir(stream, 0, |item| {
+                next = item.next_offset;
+                item.name != b"f"
+            })
+            .unwrap();
+        let state = first.capture_state().unwrap();
+        first.validate_state(&state).unwrap();
+
+        let second = filesystem(dir.path(), "two");
+        second.restore_state(&state).unwrap();
+        std::fs::remove_file(dir.path().join("lower/d/g")).unwrap();
+        assert_eq!(second.lookup(d, b"f").unwrap().attr.node, f);
+        let mut buffer = [0; 16];
+        assert_eq!(second.read(file, &mut buffer, 3).unwrap(), 4);
+        assert_eq!(second.read(closed, &mut buffer, 0), Err(Errno::BADF));
+        let mut names = Vec::new();
+        second
+            .read_dir(stream, next, |item| {
+                names.push(item.name.to_vec());
+                true
+            })
+            .unwrap();
+        assert_eq!(names, [b"g".to_vec()], "the stream goes on in the listing that it had");
+        assert!(second.open(f, 0, false).unwrap().handle > closed);
+    }
+
+    #[test]
+    fn damaged_states_are_refused_and_change_nothing() {
+        let dir = setup();
+        let fs = filesystem(dir.path(), "one");
+        let (_, opened) = fs.create(ME, NodeId::ROOT, b"new", 0o600, 2, false).unwrap();
+        let state = fs.capture_state().unwrap();
+        for cut in 0..state.len() {
+            assert!(fs.validate_state(&state[..cut]).is_err());
+        }
+        let mut broken = state.clone();
+        *broken.last_mut().unwrap() ^= 1;
+        assert!(fs.restore_state(&broken).is_err());
+        let listed = |name: &[u8]| Listed { name: name.to_vec(), ino: 1, kind: 8 };
+        let odd = |files: Vec<SavedFile>, listing: Vec<Listed>| {
+            let directories = vec![SavedDirectory { handle: 1, node: 1, listing: Some(listing) }];
+            let state = State { references: vec![], next_file: 5, files, next_directory: 2, directories };
+            fs.validate_state(&ENVELOPE.wrap(&postcard::to_stdvec(&state).unwrap()))
+        };
+        let file = |handle| SavedFile { handle, node: 1, access: SavedAccess::Read };
+        let dots = || vec![listed(b"."), listed(b"..")];
+        assert!(odd(vec![file(4)], dots()).is_ok());
+        assert!(odd(vec![file(4), file(4)], dots()).is_err());
+        assert!(odd(vec![file(5)], dots()).is_err());
+        assert!(odd(vec![], vec![listed(b".")]).is_err());
+        assert!(odd(vec![], [dots(), vec![listed(b"a/b")]].concat()).is_err());
+        assert_eq!(fs.write(opened.handle, b"x", 0, crate::WriteKind::default()), Ok(1));
+    }
+}

@@ -45,12 +45,12 @@ thread_local! {
 
 pub(super) struct Adapter {
     fs: Arc<StageFs>,
-    numbers: Numbers,
+    numbers: Arc<Numbers>,
 }
 
 impl Adapter {
-    pub(super) fn new(fs: Arc<StageFs>) -> Self {
-        Self { fs, numbers: Numbers::new() }
+    pub(super) fn new(fs: Arc<StageFs>, numbers: Arc<Numbers>) -> Self {
+        Self { fs, numbers }
     }
 
     fn node(&self, number: INodeNo) -> Result<NodeId, Errno> {

@@ -17,11 +17,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use fuser::{Config, Session, SessionACL};
+use fuser::{Config, INodeNo, Session, SessionACL};
 use rustix::mount::MountFlags;
 
 use crate::StageFs;
 use adapter::Adapter;
+use numbers::Numbers;
 
 /// File system type that the mount shows in `mountinfo`.
 pub const MOUNT_TYPE: &CStr = c"fuse.pvisor";
@@ -88,8 +89,16 @@ pub fn serve(filesystem: Arc<StageFs>, device: OwnedFd, threads: NonZeroUsize) -
     let mut config = Config::default();
     config.acl = SessionACL::All;
     config.n_threads = Some(threads.get());
-    let adapter = Adapter::new(Arc::clone(&filesystem));
+    let numbers = Arc::new(Numbers::new());
+    let adapter = Adapter::new(Arc::clone(&filesystem), Arc::clone(&numbers));
     let session = Session::from_fd(adapter, device, SessionACL::All, config).map_err(ServeError::Handshake)?;
+    let notifier = session.notifier();
+    filesystem.on_privilege_lost(move |node| {
+        if let Some(number) = numbers.known(node) {
+            // A negative offset: attributes only. A kernel that has forgotten the node has nothing to look at again.
+            let _ = notifier.inval_inode(INodeNo(number), -1, 0);
+        }
+    });
     let (sender, ended) = channel();
     std::thread::Builder::new()
         .name("stage-mount".to_owned())

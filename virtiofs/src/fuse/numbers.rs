@@ -56,6 +56,11 @@ impl Numbers {
         table.numbers.get(&node).copied().unwrap_or(ino)
     }
 
+    /// The number of a node that the kernel knows.
+    pub(super) fn known(&self, node: NodeId) -> Option<u64> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).numbers.get(&node).copied()
+    }
+
     /// The number of a node that a reply hands to the kernel, with one more reference.
     pub(super) fn refer(&self, node: NodeId, ino: u64) -> u64 {
         if node == NodeId::ROOT {

@@ -1,0 +1,8 @@
+//! Real programs on a really mounted stage, compared with the same programs on a plain copy.
+//!
+//! Each test mounts in a mount namespace of its own thread, so it needs root and `/dev/fuse`.
+
+mod fixture;
+mod metadata;
+mod programs;
+mod sharing;
