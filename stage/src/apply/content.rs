@@ -109,7 +109,7 @@ impl Copier<'_> {
 
     /// A hole: zeros that are not written.
     fn skip(&mut self, length: u64) {
-        const ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+        static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
         let mut left = length;
         while left > 0 {
             let part = usize::try_from(left).map_or(ZEROS.len(), |left| left.min(ZEROS.len()));

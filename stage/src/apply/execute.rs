@@ -218,12 +218,12 @@ impl Move<'_> {
 
     fn remove(&self, before: &Fingerprint, progress: &mut Progress) -> Result<(), Trouble> {
         let slot = slot_name(self.slot);
-        let (parent, name) = match self.parent() {
-            // The directory around it is gone, and the name with it.
-            Err(Trouble::Contested(ConflictKind::ParentMissing)) if self.held(&slot)?.is_none() => return Ok(()),
-            parent => parent?,
-        };
         if self.held(&slot)?.is_none() {
+            let (parent, name) = match self.parent() {
+                // The directory around it is gone, and the name with it.
+                Err(Trouble::Contested(ConflictKind::ParentMissing)) => return Ok(()),
+                parent => parent?,
+            };
             match Stat::at(&parent, name) {
                 Err(Errno::NOENT) => return Ok(()),
                 stat => expect(&stat.blame("read", self.exec.target.whole(&self.step.path))?, before)?,
@@ -234,7 +234,7 @@ impl Move<'_> {
             progress.touched = true;
             return Ok(());
         }
-        self.put_back(&slot, (&parent, name), progress)
+        self.put_back(&slot, progress)
     }
 
     fn put(&self, ino: u64, before: Option<&Fingerprint>, progress: &mut Progress) -> Result<(), Trouble> {
@@ -288,8 +288,7 @@ impl Move<'_> {
             progress.touched = true;
             return self.move_in(slot, ino, progress);
         }
-        let (parent, name) = self.parent()?;
-        self.put_back(&aside, (&parent, name), progress)
+        self.put_back(&aside, progress)
     }
 
     /// The names are swapped: keeps it so if what came out is what the plan expects, else swaps them back.
@@ -304,9 +303,8 @@ impl Move<'_> {
             progress.touched = true;
             return Ok(());
         }
-        let (parent, name) = self.parent()?;
-        let back = self.disk().exchange((&self.staging.dir, slot), (&parent, name));
-        if !back.is_ok_and(|swapped| swapped) || self.held(slot)? != Some(ino) {
+        let back = self.parent().map(|(parent, name)| self.disk().exchange((&self.staging.dir, slot), (&parent, name)));
+        if !matches!(back, Ok(Ok(true))) || self.held(slot)? != Some(ino) {
             // Either way the slot holds something that is in no plan.
             progress.touched = true;
             progress.kept.push((self.step.staging, slot.to_vec()));
@@ -315,8 +313,9 @@ impl Move<'_> {
     }
 
     /// Gives the person's own file its name back, if that is still free.
-    fn put_back(&self, from: &[u8], to: (&OwnedFd, &[u8]), progress: &mut Progress) -> Result<(), Trouble> {
-        if self.disk().place((&self.staging.dir, from), to).is_err() {
+    fn put_back(&self, from: &[u8], progress: &mut Progress) -> Result<(), Trouble> {
+        let back = self.parent().map(|(parent, name)| self.disk().place((&self.staging.dir, from), (&parent, name)));
+        if !matches!(back, Ok(Ok(()))) {
             progress.touched = true;
             progress.kept.push((self.step.staging, from.to_vec()));
         }

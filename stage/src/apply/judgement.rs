@@ -166,9 +166,9 @@ impl Judgement<'_> {
             self.items.iter().enumerate().map(|(at, i)| (&i.change.path, at)).collect();
         let mut grounds = Grounds::new(target, powers);
         let mut found = Vec::new();
-        let mut mounts = vec![None; self.items.len()];
-        for at in 0..self.items.len() {
-            let item = &self.items[at];
+        let mut mounts = Vec::with_capacity(self.items.len());
+        for item in &self.items {
+            mounts.push(None);
             if item.verdict != Verdict::Write {
                 continue;
             }
@@ -176,7 +176,7 @@ impl Judgement<'_> {
             let conflict = match self.mount_of(path, &index, &mut grounds)? {
                 None => Some(ConflictKind::ParentMissing),
                 Some(mount) => {
-                    mounts[at] = Some(mount);
+                    *mounts.last_mut().unwrap_or(&mut None) = Some(mount);
                     grounds.check(item, mount)?
                 }
             };

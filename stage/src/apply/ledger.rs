@@ -77,10 +77,19 @@ pub(crate) enum Phase {
 pub(crate) struct Site {
     /// Absolute path of the target.
     pub target: Vec<u8>,
-    /// Inode number of the target: another directory under that name is not it.
-    pub target_ino: u64,
+    /// The target's identity: another directory under that name is not it.
+    pub target_id: TargetId,
     /// Its staging directories, one for each mount that it changes.
     pub stagings: Vec<StagingRef>,
+}
+
+/// What a directory keeps over a restart of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TargetId {
+    /// Inode number.
+    pub ino: u64,
+    /// Time of birth, which tells a reused number; zero where the filesystem has none.
+    pub born: (i64, u32),
 }
 
 /// A staging directory.
@@ -181,6 +190,9 @@ impl Ledger {
 
     /// Adds to the paths that a target has.
     pub fn record(&mut self, target: &[u8], paths: &[RelPath]) {
+        if paths.is_empty() {
+            return;
+        }
         let at = self.applied.iter().position(|a| a.target == target);
         let at = at.unwrap_or_else(|| {
             self.applied.push(Applied { target: target.to_vec(), paths: Vec::new() });
@@ -216,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_plan_that_names_no_staging_directory_of_its_own_is_refused() {
-        let site = Site { target: b"/t".to_vec(), target_ino: 7, stagings: Vec::new() };
+        let site = Site { target: b"/t".to_vec(), target_id: TargetId { ino: 7, born: (0, 0) }, stagings: Vec::new() };
         let step = Step { path: RelPath::default(), staging: 0, act: Act::Loosen };
         let plan = Plan { site: site.clone(), steps: vec![step], paths: Vec::new() };
         let ledger = |phase| Ledger { seal: [0; 32], phase, applied: Vec::new() };

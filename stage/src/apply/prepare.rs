@@ -1,6 +1,6 @@
 //! Making every new content complete beside the target, and the list of steps that move them in.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use rustix::fd::OwnedFd;
@@ -13,6 +13,7 @@ use super::home::{Home, open_object};
 use super::judgement::{Item, Judgement, Verdict};
 use super::ledger::{Act, Step};
 use super::metadata::wear;
+use super::print::Sight;
 use super::staging::{Staging, slot_name};
 use super::target::{Mount, Target, is_dir};
 use crate::layout::UPPER;
@@ -56,6 +57,8 @@ pub(crate) struct Preparer<'a> {
     stagings: &'a [Staging],
     mounts: &'a [(Mount, RelPath)],
     sources: HashMap<u64, Source>,
+    /// Files with names outside of the plan, by device and inode number.
+    shared: HashSet<(u64, u64)>,
     out: Prepared,
 }
 
@@ -68,11 +71,21 @@ impl<'a> Preparer<'a> {
         (mounts, stagings): (&'a [(Mount, RelPath)], &'a [Staging]),
     ) -> Result<Self, Fault> {
         let upper = home.subdir(UPPER).blame("open", home.path().join(UPPER))?;
-        Ok(Self { disk, target, upper, stagings, mounts, sources: HashMap::new(), out: Prepared::default() })
+        Ok(Self {
+            disk,
+            target,
+            upper,
+            stagings,
+            mounts,
+            sources: HashMap::new(),
+            shared: HashSet::new(),
+            out: Prepared::default(),
+        })
     }
 
     /// Makes everything that the judgement calls for.
     pub fn run(mut self, judgement: &Judgement<'_>) -> Result<Prepared, PrepareError> {
+        self.find_shared(judgement);
         self.find_anchors(judgement);
         let written = || judgement.items.iter().enumerate().filter(|(_, i)| i.verdict == Verdict::Write);
         let (mut puts, mut removals, mut adjusts, mut settles) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -90,7 +103,9 @@ impl<'a> Preparer<'a> {
                 (Some(now), None) => step(&mut removals, Act::Remove { slot, before: now.print.clone() }),
                 (Some(now), Some(after)) if now.is_dir() && is_dir(&after.kind) => {
                     let (before, after) = (now.print.clone(), after.clone());
-                    step(&mut settles, Act::Settle { before, after, mtime: new_mtime(item), ino: None });
+                    // What happens in it changes its time, so that it always has to be set.
+                    let mtime = Some(after.meta.mtime);
+                    step(&mut settles, Act::Settle { before, after, mtime, ino: None });
                 }
                 (Some(now), Some(after)) if item.adjusts() && self.keeps_inode(item) => {
                     let (before, after) = (now.print.clone(), after.clone());
@@ -118,13 +133,30 @@ impl<'a> Preparer<'a> {
         self.mounts.iter().position(|(mount, _)| Some(*mount) == item.mount).unwrap_or(usize::MAX)
     }
 
+    /// Files that would change under names that nobody asked to change, were their metadata set in place.
+    fn find_shared(&mut self, judgement: &Judgement<'_>) {
+        let mut names: HashMap<(u64, u64), u32> = HashMap::new();
+        let linked = || judgement.items.iter().filter_map(|i| Some((i, i.now.as_ref()?))).filter(|(_, n)| !n.is_dir());
+        for (item, now) in linked() {
+            let planned = matches!(item.verdict, Verdict::Write | Verdict::Same);
+            *names.entry((now.stat.dev, now.stat.ino)).or_default() += u32::from(planned);
+        }
+        let more = linked().map(|(_, n)| &n.stat).filter(|s| names.get(&(s.dev, s.ino)).is_some_and(|n| s.nlink > *n));
+        self.shared = more.map(|s| (s.dev, s.ino)).collect();
+    }
+
+    fn is_shared(&self, now: &Sight) -> bool {
+        self.shared.contains(&(now.stat.dev, now.stat.ino))
+    }
+
     /// Names whose file already has the right content: the other names of their groups become links to them.
     fn find_anchors(&mut self, judgement: &Judgement<'_>) {
         let mut originals: HashMap<u64, bool> = HashMap::new();
         for item in &judgement.items {
             let Some(after) = &item.change.after else { continue };
             let (Some(group), Some(now)) = (after.link_group, &item.now) else { continue };
-            let fits = matches!(item.verdict, Verdict::Write | Verdict::Same) && item.adjusts();
+            let stays = item.verdict == Verdict::Same || (item.verdict == Verdict::Write && !self.is_shared(now));
+            let fits = stays && item.adjusts();
             let better = !originals.contains_key(&group) || (after.object.is_none() && !originals[&group]);
             if fits && matches!(now.print.kind, Kind::File { .. }) && better {
                 originals.insert(group, after.object.is_none());
@@ -134,8 +166,11 @@ impl<'a> Preparer<'a> {
         }
     }
 
-    /// Whether a change of metadata is made on the file that is there, rather than by a link to another.
+    /// Whether a change of metadata is made on the file that is there, rather than by a link to another or a copy.
     fn keeps_inode(&self, item: &Item<'_>) -> bool {
+        if item.now.as_ref().is_some_and(|now| self.is_shared(now)) {
+            return false;
+        }
         let group = item.change.after.as_ref().and_then(|a| a.link_group);
         match group.and_then(|g| self.sources.get(&g)) {
             Some(Source::Anchor { ino, .. }) => item.now.as_ref().is_some_and(|now| now.stat.ino == *ino),
@@ -291,10 +326,9 @@ impl<'a> Preparer<'a> {
         if is_dir(&after.kind) {
             want.mode |= 0o700;
         }
-        if let (Some(now), Kind::File { .. }) = (&item.now, &after.kind) {
-            if let Kind::File { .. } = now.print.kind {
-                self.inherit(&item.change.path, fd);
-            }
+        let was = item.now.as_ref().map(|now| &now.print.kind);
+        if let (Some(Kind::File { .. }), Kind::File { .. }) = (was, &after.kind) {
+            self.inherit(&item.change.path, fd);
         }
         wear(self.disk, fd, (&after.kind, &have, &want), Some(want.mtime))
     }

@@ -186,7 +186,7 @@ fn path_of(bytes: &[u8]) -> &Path {
 /// The target of a site; `None`: it is gone.
 fn open_target(site: &Site) -> Result<Option<Target>, Fault> {
     match Target::open(path_of(&site.target)) {
-        Ok(target) if target.ino() == site.target_ino => Ok(Some(target)),
+        Ok(target) if target.id() == site.target_id => Ok(Some(target)),
         Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
         Err(e) => Err(e).blame("open", path_of(&site.target)),
     }
@@ -207,12 +207,9 @@ fn sweep(home: &Home, disk: Disk<'_>) -> Result<Recovery, RecoverError> {
         Ok(_) => disk.unlink(home.dir(), half.as_bytes()).map(|()| true).blame("remove", home.path().join(&half))?,
         Err(_) => false,
     };
-    if let Ok(work) = home.work() {
-        if crate::stat::Stat::at(&work, IN_WORK).is_ok() {
-            let label = home.path().join(WORK);
-            super::removal::remove_tree(disk, &work, IN_WORK).blame("empty", label)?;
-            removed = true;
-        }
+    if let Some(work) = home.work().ok().filter(|work| crate::stat::Stat::at(work, IN_WORK).is_ok()) {
+        super::removal::remove_tree(disk, &work, IN_WORK).blame("empty", home.path().join(WORK))?;
+        removed = true;
     }
     Ok(if removed { Recovery::CleanedUp } else { Recovery::Nothing })
 }

@@ -119,10 +119,17 @@ impl<'c> Closure<'c> {
         chosen
     }
 
-    /// Directories that can't go, because something in them is not to be touched.
+    /// Directories that can't go, because something in them is not to be touched; and the other names of files that
+    /// can't take such a directory's place.
     fn barred(&self) -> BTreeSet<usize> {
         let held = (0..self.changes.len()).filter(|at| self.excluded[*at]);
-        held.flat_map(|at| self.ancestors(at)).filter(|at| goes_away(&self.changes[*at])).collect()
+        let mut barred: BTreeSet<usize> =
+            held.flat_map(|at| self.ancestors(at)).filter(|at| goes_away(&self.changes[*at])).collect();
+        for names in self.groups.values().filter(|names| names.iter().any(|at| barred.contains(at))).collect::<Vec<_>>()
+        {
+            barred.extend(names);
+        }
+        barred
     }
 
     fn ancestors(&self, at: usize) -> Vec<usize> {
@@ -268,6 +275,18 @@ mod tests {
         assert_eq!(below(&sorted, &rel("a"), |p| p), 3..5);
         assert_eq!(below(&sorted, &rel(""), |p| p), 1..7);
         assert!(below(&sorted, &rel("c"), |p| p).is_empty());
+    }
+
+    #[test]
+    fn names_of_a_file_wait_for_the_one_that_can_not_come_yet() {
+        let changes = [
+            change("a", None, file(), Some(1)),
+            change("d", dir(), file(), Some(1)),
+            change("d/kept", file(), None, None),
+            change("d/other", file(), None, None),
+        ];
+        assert_eq!(chosen(&changes, &[], &[], &["kept"]), ["d/other"]);
+        assert_eq!(chosen(&changes, &["a"], &[], &[]).len(), 4);
     }
 
     #[test]

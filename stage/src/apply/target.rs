@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, OFlags, StatxAttributes, StatxFlags};
 
+use super::ledger::TargetId;
 use super::print::{Sight, fingerprint};
 use crate::lower::Lower;
 use crate::{Errno, FileKind, RelPath, stat::Stat};
@@ -31,25 +32,24 @@ pub(crate) struct Footing {
 #[derive(Debug)]
 pub(crate) struct Target {
     tree: Lower,
-    path: PathBuf,
-    ino: u64,
+    id: TargetId,
 }
 
 impl Target {
     pub fn open(path: &Path) -> Result<Self, Errno> {
         let tree = Lower::open(path)?;
-        let ino = Stat::of(tree.open_at(b"", OFlags::PATH)?)?.ino;
-        Ok(Self { tree, path: path.to_owned(), ino })
+        let stat = Stat::of(tree.open_at(b"", OFlags::PATH)?)?;
+        Ok(Self { tree, id: TargetId { ino: stat.ino, born: stat.btime } })
     }
 
     /// Absolute path as it was opened.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.tree.path()
     }
 
-    /// Inode number of the target itself.
-    pub fn ino(&self) -> u64 {
-        self.ino
+    /// Which directory it is.
+    pub fn id(&self) -> TargetId {
+        self.id
     }
 
     /// For messages.

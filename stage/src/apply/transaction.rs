@@ -86,7 +86,7 @@ impl Transaction<'_> {
     ) -> Result<(), ApplyError> {
         let site = Site {
             target: target.path().as_os_str().as_bytes().to_vec(),
-            target_ino: target.ino(),
+            target_id: target.id(),
             stagings: Vec::new(),
         };
         let mut scaffold = Scaffold { transaction: self, ledger: ledger.clone(), site, stagings: Vec::new() };

@@ -20,6 +20,9 @@ struct Blob<'c> {
     content: Content<'c>,
 }
 
+/// A side and its name in the diff; `None`: nothing.
+type Named<'a> = Option<(&'a Blob<'a>, &'a str)>;
+
 enum Content<'c> {
     Link(&'c [u8]),
     /// In the stage.
@@ -87,10 +90,9 @@ impl<'r> DiffWriter<'r> {
                 writeln!(out, "# {} {name} {what}, mode {:04o}", kind_of(&print.kind), print.meta.mode)?;
             }
         }
-        if let (None, Some(after)) = (before, after) {
-            if kind_of(&after.kind) == SideKind::File && !is_git_mode(after.meta.mode) {
-                writeln!(out, "# mode of {name}: {:04o}", after.meta.mode)?;
-            }
+        let new_file = after.filter(|after| before.is_none() && kind_of(&after.kind) == SideKind::File);
+        if let Some(after) = new_file.filter(|after| !is_git_mode(after.meta.mode)) {
+            writeln!(out, "# mode of {name}: {:04o}", after.meta.mode)?;
         }
         if let (Some(before), Some(after)) = (before, after) {
             write_meta(&name, (before, &before.meta), (after, &after.meta), out)?;
@@ -134,13 +136,9 @@ impl<'r> DiffWriter<'r> {
         self.body((old.map(|o| (o, &*a)), new.map(|n| (n, &*b))), out)
     }
 
-    fn body(
-        &self,
-        (old, new): (Option<(&Blob<'_>, &str)>, Option<(&Blob<'_>, &str)>),
-        out: &mut dyn Write,
-    ) -> io::Result<()> {
-        let load = |side: Option<(&Blob<'_>, &str)>| side.map_or(Ok(Vec::new()), |(blob, _)| self.load(&blob.content));
-        let name = |side: Option<(&Blob<'_>, &str)>| match side {
+    fn body(&self, (old, new): (Named<'_>, Named<'_>), out: &mut dyn Write) -> io::Result<()> {
+        let load = |side: Named<'_>| side.map_or(Ok(Vec::new()), |(blob, _)| self.load(&blob.content));
+        let name = |side: Named<'_>| match side {
             // As git does, so that a name with a space ends where it should.
             Some((_, name)) if name.contains(' ') && !name.starts_with('"') => format!("{name}\t"),
             Some((_, name)) => name.to_owned(),

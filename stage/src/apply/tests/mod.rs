@@ -200,6 +200,18 @@ fn hard_links_arrive_as_hard_links() {
 }
 
 #[test]
+fn a_file_with_names_outside_of_the_plan_is_not_changed_under_them() {
+    let before = Tree::from([("tool", file("#!/bin/sh\n"))]);
+    let after = Tree::from([("tool", file("#!/bin/sh\n").mode(0o755))]);
+    let bench = Bench::new(&before, &after);
+    let outside = bench.base.path().join("outside");
+    fs::hard_link(bench.target.join("tool"), &outside).unwrap();
+    apply_changes(&bench.stage, &bench.set, &ApplyOptions::default()).unwrap();
+    bench.assert_target(&after);
+    assert_eq!(fs::metadata(&outside).unwrap().permissions().mode() & 0o777, 0o644);
+}
+
+#[test]
 fn a_thousand_files_cost_a_handful_of_syncs() {
     let before = Tree::from([("d", Node::dir())]);
     let mut after = before.clone();

@@ -227,6 +227,14 @@ impl Node {
     }
 }
 
+/// Names only what differs.
+fn assert_same(now: &Tree, expected: &Tree) {
+    let paths = now.0.keys().chain(expected.0.keys()).filter(|p| now.0.get(*p) != expected.0.get(*p));
+    let differing: BTreeMap<String, _> =
+        paths.map(|p| (crate::review::quoted(p.as_bytes()), (now.0.get(p), expected.0.get(p)))).collect();
+    assert!(differing.is_empty(), "now and expected: {differing:#?}");
+}
+
 pub(crate) fn on_disk(root: &Path, path: &RelPath) -> PathBuf {
     root.join(std::ffi::OsStr::from_bytes(path.as_bytes()))
 }
@@ -270,17 +278,17 @@ impl Bench {
     pub fn assert_target(&self, expected: &Tree) {
         let named = |path: &RelPath| self.set.changes.iter().any(|c| c.path == *path && c.after.is_some());
         let now = Tree::read(&self.target).without_directory_times(named);
-        assert_eq!(now, expected.without_directory_times(named));
+        assert_same(&now, &expected.without_directory_times(named));
     }
 
     pub fn assert_target_but_directory_times(&self, expected: &Tree) {
         let now = Tree::read(&self.target).without_directory_times(|_| false);
-        assert_eq!(now, expected.without_directory_times(|_| false));
+        assert_same(&now, &expected.without_directory_times(|_| false));
     }
 
     pub fn assert_no_leftovers(&self) {
         let names = |dir: &Path| {
-            let entries = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+            let entries = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned());
             entries.filter(|n| n.contains("pvisor") || n.contains(".new")).collect::<Vec<_>>()
         };
         assert_eq!(fs::read_dir(self.stage.join("work")).unwrap().count(), 0);
@@ -310,10 +318,8 @@ fn changes(before: &Tree, after: &Tree, stage: &Path) -> Vec<Change> {
     for path in paths {
         let (old, new) = (before.get(path), after.get(path));
         let relinked = new.is_some_and(|n| n.link.is_some()) && old.map(|o| o.link) != new.map(|n| n.link);
-        if let (Some(old), Some(new)) = (old, new) {
-            if old.print().same(&new.print()) && !relinked {
-                continue;
-            }
+        if old.zip(new).is_some_and(|(old, new)| old.print().same(&new.print())) && !relinked {
+            continue;
         }
         let after = new.map(|new| {
             let content = match &new.body {
