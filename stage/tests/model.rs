@@ -14,11 +14,12 @@ mod staged;
 mod tree;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use pvisor_stage::{Stage, StageOptions, StageStatus, load_changes, seal, status};
 
-use operation::{Operation, operations};
+use operation::{Operation, long_operations, operations};
 use plain::Plain;
 use staged::Staged;
 use tree::snapshot;
@@ -32,7 +33,7 @@ fn run(operations: &[Operation]) {
     let original = snapshot(&lower);
     tree::assert_same(&original, &snapshot(&twin), "before the start");
     let dir = temp.path().join("stage");
-    let stage = Staged::new(Stage::create(&dir, &lower, StageOptions::default()).unwrap());
+    let stage = Staged::new(Arc::new(Stage::create(&dir, &lower, StageOptions::default()).unwrap()));
     let twin = Plain::new(&twin);
     compare(&stage, &twin, "at the start");
     for (step, operation) in operations.iter().enumerate() {
@@ -65,12 +66,51 @@ fn check_sealed(dir: &Path, target: &Path, expected: &tree::Tree, original: &tre
     tree::assert_applied(&applied, expected);
 }
 
+/// As many as the environment asks for.
+fn cases(usual: u32) -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
+}
+
+/// Threads that get in each other's way leave a tree that holds together, and the seal says the same.
+fn run_at_once(crew: &[Vec<Operation>]) {
+    let temp = tempfile::tempdir().unwrap();
+    let [lower, target] = ["lower", "target"].map(|name| temp.path().join(name));
+    plain::fill(&lower);
+    plain::fill(&target);
+    let original = snapshot(&lower);
+    let dir = temp.path().join("stage");
+    let stage = Arc::new(Stage::create(&dir, &lower, StageOptions::default()).unwrap());
+    std::thread::scope(|scope| {
+        for operations in crew {
+            let stage = Arc::clone(&stage);
+            scope.spawn(move || {
+                let stage = Staged::new(stage);
+                for operation in operations {
+                    let result = stage.run(operation);
+                    assert_ne!(result, Err(pvisor_stage::Errno::IO), "{operation:?}");
+                }
+                stage.run(&Operation::Forget).unwrap();
+            });
+        }
+    });
+    let stage = Staged::new(stage);
+    let expected = stage.snapshot();
+    drop(stage);
+    assert_eq!(snapshot(&lower), original, "the lower was changed");
+    check_sealed(&dir, &target, &expected, &original);
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(96), max_shrink_iters: 400, ..ProptestConfig::default() })]
 
     #[test]
     fn a_stage_is_a_directory(operations in operations()) {
         run(&operations);
+    }
+
+    #[test]
+    fn threads_at_once(crew in prop::collection::vec(long_operations(), 4)) {
+        run_at_once(&crew);
     }
 }
 

@@ -13,7 +13,8 @@ pub(crate) struct Header {
     pub lower: Vec<u8>,
     /// The lower's root when it was pinned.
     pub root: Stat,
-    /// The boot in which the stage was written: without a seal nothing is known to be on disk after the next one.
+    /// The boot in which the stage was written, empty where that is unknown: without a seal nothing is known to be on
+    /// disk after the next one.
     pub boot: Vec<u8>,
     /// Patterns of hidden paths.
     pub hidden: Vec<String>,

@@ -124,6 +124,13 @@ impl Journal {
         }
     }
 
+    /// Gives reserved space back and brings everything to disk.
+    pub fn finish(&self) -> io::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        file.set_len(self.end)?;
+        file.sync_all()
+    }
+
     /// The whole journal's hash.
     pub fn hash(dir: &Path) -> io::Result<([u8; 32], u64)> {
         let mut options = OpenOptions::new();

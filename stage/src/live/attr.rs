@@ -181,7 +181,7 @@ impl Stage {
     /// Sets metadata; a size is set first.
     ///
     /// # Errors
-    /// `ISDIR` and `INVAL` for a size of what has none, `FBIG`, `NOSPC`, what the file system says.
+    /// `ISDIR` and `INVAL` for a size of what has none, `INVAL` for a second's worth of nanoseconds, `FBIG`, `NOSPC`, what the file system says.
     pub fn set_attr(&self, node: NodeId, change: &SetAttr) -> Result<Attr, Errno> {
         if let Some(size) = change.size {
             self.shared.resize(node, size)?;
@@ -211,6 +211,10 @@ impl Shared {
     }
 
     fn set_meta(&self, id: NodeId, change: &SetAttr) -> Result<(), Errno> {
+        let odd = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_, n)) if n >= 1_000_000_000);
+        if odd(change.atime) || odd(change.mtime) {
+            return Err(Errno::INVAL);
+        }
         self.change(|work| {
             work.pin(id)?;
             let at = work.now;

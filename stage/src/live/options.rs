@@ -48,7 +48,7 @@ pub struct StageOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// A file or directory can't be made or opened.
-    #[error("{path}")]
+    #[error("{path:?}")]
     Io {
         /// Which.
         path: PathBuf,
@@ -57,13 +57,13 @@ pub enum OpenError {
         source: io::Error,
     },
     /// There is something in the stage's directory.
-    #[error("{0} is not empty")]
+    #[error("{0:?} is not empty")]
     NotEmpty(PathBuf),
     /// Another process works on the stage.
-    #[error("the stage {0} is in use")]
+    #[error("the stage {0:?} is in use")]
     InUse(PathBuf),
     /// The stage would show and change itself.
-    #[error("the stage {stage} lies inside the directory {lower} that it is to stage")]
+    #[error("the stage {stage:?} lies inside the directory {lower:?} that it is to stage")]
     Inside {
         /// The stage's directory.
         stage: PathBuf,
@@ -71,7 +71,7 @@ pub enum OpenError {
         lower: PathBuf,
     },
     /// The directory to stage lies in the stage.
-    #[error("the directory {lower} lies inside its own stage {stage}")]
+    #[error("the directory {lower:?} lies inside its own stage {stage:?}")]
     Around {
         /// The stage's directory.
         stage: PathBuf,
@@ -79,7 +79,7 @@ pub enum OpenError {
         lower: PathBuf,
     },
     /// The lower is no directory.
-    #[error("{0} is not a directory")]
+    #[error("{0:?} is not a directory")]
     NotDirectory(PathBuf),
     /// A pattern of hidden paths is wrong.
     #[error(transparent)]

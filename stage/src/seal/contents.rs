@@ -63,9 +63,7 @@ impl Sealer<'_> {
         }
         self.upper.sync().map_err(SealError::io(&upper))?;
         let journal = self.dir.join(JOURNAL);
-        if let Some(file) = self.journal.file() {
-            file.sync_all().map_err(SealError::io(&journal))?;
-        }
+        self.journal.finish().map_err(SealError::io(&journal))?;
         layout::sync_dir(self.dir).map_err(SealError::io(self.dir))?;
         let by_id = contents.iter().map(|c| (c.id(), *c)).collect();
         let changes = net_changes(&self.tree, &by_id).map_err(|m| self.damaged(m))?.len() as u64;

@@ -103,7 +103,8 @@ impl<'a> Sealer<'a> {
     fn open(dir: &'a Path) -> Result<Self, SealError> {
         let replayed = load::replay(dir).map_err(|e| e.into_load(dir))?;
         let header = replayed.header;
-        if header.boot != boot_id() {
+        let boot = boot_id();
+        if header.boot != boot && !header.boot.is_empty() && !boot.is_empty() {
             return Err(SealError::Restarted(dir.to_owned()));
         }
         let lower_path = path_of(header.lower);

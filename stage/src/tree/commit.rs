@@ -48,8 +48,10 @@ impl Tree {
             Record::Rename { from, name, to, new_name, exchange, .. } => {
                 self.check_rename((NodeId(*from), name), (NodeId(*to), new_name), *exchange)
             }
-            Record::SetMeta { node, mode, .. } => {
+            Record::SetMeta { node, mode, atime, mtime, .. } => {
                 self.known(NodeId(*node))?;
+                let fine = |t: &Option<Time>| t.is_none_or(|(_, n)| n < 1_000_000_000);
+                ensure(fine(atime) && fine(mtime), "a time that is none")?;
                 ensure(mode.is_none_or(|m| m <= 0o7777), "mode bits beyond the permissions")
             }
             Record::SetXattr { node, name, value, .. } => {

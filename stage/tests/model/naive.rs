@@ -108,10 +108,10 @@ pub fn apply(changes: &ChangeSet, stage: &Path, target: &Path) {
 }
 
 fn make(at: &Path, after: &After, stage: &Path, groups: &mut HashMap<u64, PathBuf>) {
-    if let (Ok(is), Some(first)) = (at.symlink_metadata(), after.link_group.and_then(|g| groups.get(&g))) {
-        if is.ino() != first.symlink_metadata().unwrap().ino() {
-            fs::remove_file(at).unwrap();
-        }
+    if let (Ok(is), Some(first)) = (at.symlink_metadata(), after.link_group.and_then(|g| groups.get(&g)))
+        && is.ino() != first.symlink_metadata().unwrap().ino()
+    {
+        fs::remove_file(at).unwrap();
     }
     if at.symlink_metadata().is_ok() {
         return;

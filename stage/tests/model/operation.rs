@@ -27,6 +27,12 @@ pub enum Operation {
     SetMtime(Names, i64),
     SetXattr(Names, String, Vec<u8>, u32),
     RemoveXattr(Names, String),
+    /// Open and keep; for writing too.
+    Hold(Names, bool),
+    HeldRead(usize),
+    HeldWrite(usize, u64, Vec<u8>),
+    HeldTruncate(usize, u64),
+    Release(usize),
     /// Forget everything that was looked up.
     Forget,
 }
@@ -83,7 +89,16 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => (likely(), attribute(), bytes(), 0_u32..3).prop_map(|(p, n, v, f)| SetXattr(p, n, v, f)),
         1 => (likely(), attribute()).prop_map(|(p, n)| RemoveXattr(p, n)),
         1 => Just(Forget),
+        3 => (likely(), any::<bool>()).prop_map(|(p, w)| Hold(p, w)),
+        3 => (0_usize..8).prop_map(HeldRead),
+        3 => (0_usize..8, 0_u64..10_000, bytes()).prop_map(|(n, o, b)| HeldWrite(n, o, b)),
+        1 => (0_usize..8, 0_u64..10_000).prop_map(|(n, s)| HeldTruncate(n, s)),
+        1 => (0_usize..8).prop_map(Release),
     ]
+}
+
+pub fn long_operations() -> impl Strategy<Value = Vec<Operation>> {
+    prop::collection::vec(operation(), 100)
 }
 
 pub fn operations() -> impl Strategy<Value = Vec<Operation>> {

@@ -1,7 +1,8 @@
 //! The plain directory.
 
+use std::cell::RefCell;
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use pvisor_stage::Errno;
@@ -13,9 +14,11 @@ use rustix::fs::{
 use rustix::time::Timespec;
 
 use crate::operation::{Names, Operation};
+use crate::tree::Seen;
 
 pub struct Plain {
     root: PathBuf,
+    held: RefCell<Vec<File>>,
 }
 
 /// Makes the tree that every test starts from.
@@ -49,7 +52,7 @@ fn set_mtime(dir: rustix::fd::BorrowedFd<'_>, name: &[u8], seconds: i64) -> Resu
 
 impl Plain {
     pub fn new(root: &Path) -> Self {
-        Self { root: root.to_owned() }
+        Self { root: root.to_owned(), held: RefCell::default() }
     }
 
     pub fn path(&self) -> &Path {
@@ -90,9 +93,51 @@ impl Plain {
         PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name)
     }
 
-    pub fn run(&self, operation: &Operation) -> Result<(), Errno> {
+    /// What can be seen through a kept descriptor.
+    fn held_read(&self, at: usize) -> Result<Seen, Errno> {
+        let held = self.held.borrow();
+        let file = held.get(at).ok_or(Errno::BADF)?;
+        let meta = file.metadata().unwrap();
+        let mut bytes = vec![0; usize::try_from(meta.len()).unwrap()];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        Ok(Seen { bytes, nlink: u32::try_from(meta.nlink()).unwrap(), size: meta.len() })
+    }
+
+    pub fn run(&self, operation: &Operation) -> Result<Option<Seen>, Errno> {
         use Operation::*;
         match operation {
+            HeldRead(n) => self.held_read(*n).map(Some),
+            other => self.change(other).map(|()| None),
+        }
+    }
+
+    fn change(&self, operation: &Operation) -> Result<(), Errno> {
+        use Operation::*;
+        match operation {
+            HeldRead(_) => Ok(()),
+            Hold(p, write) => {
+                let file = self.open(p, if *write { OFlags::RDWR } else { OFlags::RDONLY })?;
+                self.held.borrow_mut().push(file);
+                Ok(())
+            }
+            HeldWrite(n, offset, bytes) => {
+                let held = self.held.borrow();
+                rustix::io::pwrite(held.get(*n).ok_or(Errno::BADF)?, bytes, *offset).map(drop)
+            }
+            HeldTruncate(n, size) => {
+                let held = self.held.borrow();
+                match rustix::fs::ftruncate(held.get(*n).ok_or(Errno::BADF)?, *size) {
+                    Err(Errno::INVAL) => Err(Errno::BADF),
+                    other => other,
+                }
+            }
+            Release(n) => {
+                let mut held = self.held.borrow_mut();
+                if *n < held.len() {
+                    held.remove(*n);
+                }
+                Ok(())
+            }
             Create(p, mode) => {
                 let (dir, name) = self.parent(p)?;
                 let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;

@@ -1,23 +1,25 @@
 //! The same operations on a stage, the way a kernel would drive it.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use pvisor_stage::{
     Access, Attr, Errno, FileKind, NewNode, NodeId, OpenFile, RenameFlags, SetAttr, SetTime, Stage, XattrFlags,
 };
 
 use crate::operation::{Names, Operation};
-use crate::tree::{Item, Tree};
+use crate::tree::{Item, Seen, Tree};
 
 pub struct Staged {
-    stage: Stage,
+    stage: Arc<Stage>,
     /// References held.
     held: RefCell<Vec<NodeId>>,
+    files: RefCell<Vec<(OpenFile, bool)>>,
 }
 
 impl Staged {
-    pub fn new(stage: Stage) -> Self {
-        Self { stage, held: RefCell::default() }
+    pub fn new(stage: Arc<Stage>) -> Self {
+        Self { stage, held: RefCell::default(), files: RefCell::default() }
     }
 
     fn look(&self, parent: NodeId, name: &[u8]) -> Result<Attr, Errno> {
@@ -70,10 +72,54 @@ impl Staged {
         self.stage.rmdir(dir, name)
     }
 
-    pub fn run(&self, operation: &Operation) -> Result<(), Errno> {
+    fn held_read(&self, at: usize) -> Result<Seen, Errno> {
+        let files = self.files.borrow();
+        let (file, _) = files.get(at).ok_or(Errno::BADF)?;
+        let attr = self.stage.attr(file.node())?;
+        let mut bytes = vec![0; usize::try_from(attr.size).unwrap() + 1];
+        let length = file.read_at(&mut bytes, 0)?;
+        bytes.truncate(length);
+        Ok(Seen { bytes, nlink: attr.nlink, size: attr.size })
+    }
+
+    pub fn run(&self, operation: &Operation) -> Result<Option<Seen>, Errno> {
+        use Operation::*;
+        match operation {
+            HeldRead(n) => self.held_read(*n).map(Some),
+            other => self.change(other).map(|()| None),
+        }
+    }
+
+    fn change(&self, operation: &Operation) -> Result<(), Errno> {
         use Operation::*;
         let new = |mode: u32| NewNode { mode, uid: 0, gid: 0 };
         match operation {
+            HeldRead(_) => Ok(()),
+            Hold(p, write) => {
+                let access = if *write { Access::ReadWrite } else { Access::Read };
+                let file = self.stage.open(self.find(p)?.node, access, false)?;
+                self.files.borrow_mut().push((file, *write));
+                Ok(())
+            }
+            HeldWrite(n, offset, bytes) => {
+                let files = self.files.borrow();
+                files.get(*n).ok_or(Errno::BADF)?.0.write_at(bytes, *offset).map(drop)
+            }
+            HeldTruncate(n, size) => {
+                let files = self.files.borrow();
+                let (file, write) = files.get(*n).ok_or(Errno::BADF)?;
+                if !write {
+                    return Err(Errno::BADF);
+                }
+                self.stage.set_attr(file.node(), &SetAttr { size: Some(*size), ..Default::default() }).map(drop)
+            }
+            Release(n) => {
+                let mut files = self.files.borrow_mut();
+                if *n < files.len() {
+                    files.remove(*n);
+                }
+                Ok(())
+            }
             Create(p, mode) => {
                 let (dir, name) = self.parent(p)?;
                 self.keep(self.stage.create_file(dir, name, &new(*mode))).map(drop)

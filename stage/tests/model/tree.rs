@@ -27,6 +27,14 @@ impl std::fmt::Debug for Item {
     }
 }
 
+/// What an open file shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub bytes: Vec<u8>,
+    pub nlink: u32,
+    pub size: u64,
+}
+
 /// Files by path with a leading slash; the root is the empty path.
 pub type Tree = BTreeMap<String, Item>;
 
