@@ -158,7 +158,7 @@ impl<'a> Preparer<'a> {
             let stays = item.verdict == Verdict::Same || (item.verdict == Verdict::Write && !self.is_shared(now));
             let fits = stays && item.adjusts();
             let better = !originals.contains_key(&group) || (after.object.is_none() && !originals[&group]);
-            if fits && matches!(now.print.kind, Kind::File { .. }) && better {
+            if fits && !now.is_dir() && better {
                 originals.insert(group, after.object.is_none());
                 let anchor = Source::Anchor { path: item.change.path.clone(), ino: now.stat.ino };
                 self.sources.insert(group, anchor);

@@ -91,8 +91,13 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// As many as the environment asks for.
+fn cases(usual: u32) -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(150), ..ProptestConfig::default() })]
 
     #[test]
     fn any_tree_becomes_any_other(before in tree(), after in tree()) {
