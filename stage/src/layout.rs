@@ -24,7 +24,7 @@ pub(crate) const SEAL_ENVELOPE: Envelope = Envelope { magic: *b"PVSTGSEL", major
 /// Exclusive use of a stage, as long as it lives.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    _file: File,
+    file: File,
 }
 
 impl Lock {
@@ -37,9 +37,18 @@ impl Lock {
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.custom_flags(nofollow()).open(dir.join(LOCK))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Self { _file: file })),
+            Ok(()) => Ok(Some(Self { file })),
             Err(Errno::AGAIN) => Ok(None),
             Err(e) => Err(e.into()),
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing is not enough while another thread is between fork and exec: its child has the descriptor too.
+        if let Err(e) = flock(&self.file, FlockOperation::Unlock) {
+            tracing::warn!(error = %e, "a stage could not be unlocked");
         }
     }
 }

@@ -2,6 +2,8 @@
 //! each step, and the sealed changes, put on a copy of the original, give the plain directory.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "model/killed.rs"]
+mod killed;
 #[path = "model/naive.rs"]
 mod naive;
 #[path = "model/operation.rs"]
@@ -100,12 +102,39 @@ fn run_at_once(crew: &[Vec<Operation>]) {
     check_sealed(&dir, &target, &expected, &original);
 }
 
+/// A person who changes the project while the command runs never breaks the stage.
+fn run_with_person(ours: &[Operation], theirs: &[Operation]) {
+    let temp = tempfile::tempdir().unwrap();
+    let lower = temp.path().join("lower");
+    plain::fill(&lower);
+    let dir = temp.path().join("stage");
+    let stage = Staged::new(Arc::new(Stage::create(&dir, &lower, StageOptions::default()).unwrap()));
+    let person = Plain::new(&lower);
+    let mut theirs = theirs.iter();
+    for (step, operation) in ours.iter().enumerate() {
+        let result = stage.run(operation);
+        assert_ne!(result, Err(pvisor_stage::Errno::IO), "step {step}: {operation:?}");
+        let edits: Vec<_> = theirs.by_ref().take(step % 3).map(|o| (o, person.run(o))).collect();
+        let view = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| stage.snapshot()));
+        assert!(view.is_ok(), "step {step}: {operation:?}, then by the person {edits:?}");
+    }
+    drop((stage, person));
+    let sealed = seal(&dir).unwrap();
+    let changes = load_changes(&dir).unwrap();
+    assert_eq!(changes.changes.len() as u64, sealed.changes);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(96), max_shrink_iters: 400, ..ProptestConfig::default() })]
 
     #[test]
     fn a_stage_is_a_directory(operations in operations()) {
         run(&operations);
+    }
+
+    #[test]
+    fn the_person_works_too(ours in operations(), theirs in operations()) {
+        run_with_person(&ours, &theirs);
     }
 
     #[test]

@@ -159,11 +159,29 @@ impl Shared {
         Ok(facts.attr(&stat, self.mask.bounds(path)))
     }
 
+    /// Where one name of a hard link is gone from the lower: goes by another one.
+    pub(super) fn rebind(&self, tree: &mut Tree, id: NodeId) {
+        let Some(node) = tree.get(id) else { return };
+        if node.origin.is_none() || node.dir.is_some() {
+            return;
+        }
+        let found = tree.lower_paths(node).find(|p| self.lower.stat(p).is_ok_and(|s| node.key == Some(s.key())));
+        if let (Some(path), Some(node)) = (found, tree.get_mut(id)) {
+            node.origin = Some(path.into());
+        }
+    }
+
     pub(super) fn attr_of(&self, id: NodeId) -> Result<Attr, Errno> {
         let facts = Facts::of(&self.state().tree, id)?;
         match self.attr(&facts, None) {
-            // Its content moved to upper, or was dropped, since the facts were taken.
-            Err(Errno::STALE | Errno::NOENT) => self.attr(&Facts::of(&self.state().tree, id)?, None),
+            // Its content moved to upper since the facts were taken, or its name in the lower is another now.
+            Err(Errno::STALE | Errno::NOENT) => {
+                let mut state = self.state();
+                self.rebind(&mut state.tree, id);
+                let facts = Facts::of(&state.tree, id)?;
+                drop(state);
+                self.attr(&facts, None)
+            }
             other => other,
         }
     }

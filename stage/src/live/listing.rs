@@ -1,15 +1,29 @@
 //! Merged directory listings.
 
+use std::sync::Arc;
+
 use super::attr::{Facts, Source};
 use super::{Entry, NodeId, Shared, Stage};
-use crate::Errno;
 use crate::lower::LowerEntry;
-use crate::tree::Tree;
+use crate::tree::{Tree, join};
+use crate::{Errno, FileKind};
+
+/// What the stage says of one name.
+enum Saying {
+    /// Absent.
+    Gone,
+    /// There.
+    Is(Entry),
+    /// A file that is where the lower has it, content and all: there if it still is.
+    InPlace(Entry),
+    /// A file that was moved, whose content is in the lower at this path: there if it still is.
+    Moved(Entry, Arc<[u8]>),
+}
 
 /// What the stage says of a directory's names.
 struct Said {
-    /// Names that the lower's listing does not decide, sorted; with the entry where there is one.
-    names: Vec<(Box<[u8]>, Option<Entry>)>,
+    /// Sorted.
+    names: Vec<(Box<[u8]>, Saying)>,
     facts: Facts,
 }
 
@@ -19,16 +33,21 @@ fn said(tree: &Tree, id: NodeId) -> Result<Said, Errno> {
     if dir.dead {
         return Err(Errno::NOENT);
     }
-    let entry = |name: &[u8], id: NodeId| tree.get(id).map(|n| Entry { name: name.to_vec(), ino: n.ino, kind: n.kind });
-    let slots = dir.slots.iter().map(|(name, slot)| (name.clone(), slot.node.and_then(|id| entry(name, id))));
-    let mut names: Vec<_> = slots.collect();
-    // Staged in place: it shows even where somebody removed the lower's, if there is more to it than the lower.
-    for (name, known) in &dir.known {
-        let own = known.adopted && !dir.slots.contains_key(name);
-        if own && tree.get(known.node).is_some_and(|n| n.in_upper() || n.dir.is_some()) {
-            names.push((name.clone(), entry(name, known.node)));
+    let say = |name: &[u8], id: NodeId, in_place: bool| {
+        let Some(node) = tree.get(id) else { return Saying::Gone };
+        let entry = Entry { name: name.to_vec(), ino: node.ino, kind: node.kind };
+        match &node.origin {
+            Some(_) if node.kind != FileKind::File || node.in_upper() => Saying::Is(entry),
+            Some(_) if in_place => Saying::InPlace(entry),
+            Some(origin) => Saying::Moved(entry, Arc::clone(origin)),
+            None => Saying::Is(entry),
         }
-    }
+    };
+    let slots =
+        dir.slots.iter().map(|(name, s)| (name.clone(), s.node.map_or(Saying::Gone, |id| say(name, id, false))));
+    let in_place = dir.known.iter().filter(|(name, k)| k.adopted && !dir.slots.contains_key(*name));
+    let in_place = in_place.map(|(name, k)| (name.clone(), say(name, k.node, true)));
+    let mut names: Vec<_> = slots.chain(in_place).collect();
     names.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(Said { names, facts })
 }
@@ -50,12 +69,20 @@ impl Stage {
             },
             _ => (Vec::new(), 0),
         };
+        let mut out = Vec::with_capacity(lower.len() + said.names.len());
+        for (_, saying) in &said.names {
+            match saying {
+                Saying::Is(entry) => out.push(entry.clone()),
+                Saying::Moved(entry, origin) if shared.is_file(origin) => out.push(entry.clone()),
+                _ => {}
+            }
+        }
         let state = shared.state();
-        let mut out: Vec<Entry> = said.names.iter().filter_map(|(_, entry)| entry.clone()).collect();
-        let unsaid = |name: &[u8]| said.names.binary_search_by(|(n, _)| (**n).cmp(name)).is_err();
         for LowerEntry { name, ino, kind } in lower {
-            if unsaid(&name) {
-                out.push(Entry { name: name.into_vec(), ino: state.tree.lower_ino(dev, ino), kind });
+            match said.names.binary_search_by(|(n, _)| n.cmp(&name)).map(|at| &said.names[at].1) {
+                Err(_) => out.push(Entry { ino: state.tree.lower_ino(dev, ino), name: name.into_vec(), kind }),
+                Ok(Saying::InPlace(entry)) if kind == FileKind::File => out.push(entry.clone()),
+                Ok(_) => {}
             }
         }
         drop(state);
@@ -65,11 +92,12 @@ impl Stage {
 }
 
 impl Shared {
+    fn is_file(&self, path: &[u8]) -> bool {
+        self.lower.stat(path).is_ok_and(|s| s.kind == FileKind::File)
+    }
+
     fn unmasked(&self, dir: &[u8], mut entries: Vec<LowerEntry>) -> Vec<LowerEntry> {
-        entries.retain(|e| {
-            let path = if dir.is_empty() { e.name.to_vec() } else { [dir, b"/", &e.name[..]].concat() };
-            !self.mask.hides(&path)
-        });
+        entries.retain(|e| !self.mask.hides(&join(dir, &e.name)));
         entries
     }
 }

@@ -4,7 +4,7 @@ use super::attr::{Facts, Source};
 use super::work::check_name;
 use super::{Attr, NodeId, Shared, Stage};
 use crate::journal::FreshKind;
-use crate::tree::{Child, Tree};
+use crate::tree::{Child, Tree, join};
 use crate::{Errno, FileKind};
 
 impl Shared {
@@ -14,12 +14,7 @@ impl Shared {
         if self.mask.bounds(origin) {
             return None;
         }
-        let mut path = Vec::with_capacity(origin.len() + 1 + name.len());
-        path.extend_from_slice(origin);
-        if !origin.is_empty() {
-            path.push(b'/');
-        }
-        path.extend_from_slice(name);
+        let path = join(origin, name);
         (!self.mask.hides(&path)).then_some(path)
     }
 

@@ -112,7 +112,15 @@ impl Work<'_> {
         }
     }
 
-    fn has_vanished(&self, id: NodeId) -> Result<bool, Errno> {
+    fn has_vanished(&mut self, id: NodeId) -> Result<bool, Errno> {
+        if !self.is_missing(id)? {
+            return Ok(false);
+        }
+        self.shared.rebind(&mut self.state.tree, id);
+        self.is_missing(id)
+    }
+
+    fn is_missing(&self, id: NodeId) -> Result<bool, Errno> {
         let node = self.node(id)?;
         let (FileKind::File, false, Some(origin)) = (node.kind, node.in_upper(), &node.origin) else {
             return Ok(false);

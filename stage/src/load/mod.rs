@@ -6,7 +6,7 @@ mod sealed;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use net::{children, join, net_changes, place_path, view};
+pub(crate) use net::{children, net_changes, view};
 pub(crate) use replay::replay;
 pub(crate) use sealed::{SealBody, SealedContent, SealedStage};
 

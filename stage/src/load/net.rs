@@ -5,21 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::SealedContent;
 use crate::journal::{FreshKind, HashState, Pin};
 use crate::live::NodeId;
-use crate::tree::{Misfit, Node, Place, Tree};
+use crate::tree::{Misfit, Node, Tree, join};
 use crate::{After, Before, Change, ContentHash, FileKind, Fingerprint, Kind, Meta, ObjectId, RelPath};
 
 /// Paths that the stage says something of.
 pub(crate) type View = BTreeMap<Vec<u8>, NodeId>;
-
-/// A path with one more component.
-pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
-    if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
-}
-
-/// Path in the lower of a place.
-pub(crate) fn place_path(tree: &Tree, place: &Place) -> Option<Vec<u8>> {
-    Some(join(tree.get(place.dir)?.origin.as_deref()?, &place.name))
-}
 
 /// Entries of a directory that the stage knows: its own, and adopted ones of the lower.
 pub(crate) fn children(tree: &Tree, dir: NodeId) -> Vec<(Box<[u8]>, NodeId)> {
@@ -53,7 +43,7 @@ pub(crate) fn view(tree: &Tree) -> Result<View, Misfit> {
 fn places(tree: &Tree) -> View {
     let mut places = View::from([(Vec::new(), NodeId::ROOT)]);
     for (id, node) in &tree.nodes {
-        places.extend(node.places.iter().filter_map(|p| Some((place_path(tree, p)?, *id))));
+        places.extend(tree.lower_paths(node).map(|path| (path, *id)));
     }
     places
 }

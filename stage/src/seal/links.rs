@@ -4,8 +4,7 @@ use std::collections::HashSet;
 
 use super::{SealError, Sealer};
 use crate::live::NodeId;
-use crate::load::join;
-use crate::tree::{Child, Node};
+use crate::tree::{Child, Node, join};
 use crate::{Errno, FileKind};
 
 impl Sealer<'_> {

@@ -5,8 +5,9 @@ use super::{SealError, Sealer};
 use crate::journal::{HashState, Pin, Record};
 use crate::layout::UPPER;
 use crate::live::{NodeId, timestamps};
-use crate::load::{children, join, place_path};
+use crate::load::children;
 use crate::stat::{Stat, now};
+use crate::tree::join;
 use crate::upper::{content_name, copy_content};
 use crate::{Errno, FileKind};
 
@@ -39,7 +40,7 @@ impl Sealer<'_> {
         if id == NodeId::ROOT {
             return true;
         }
-        node.places.iter().any(|p| place_path(&self.tree, p).is_some_and(|p| p == path))
+        self.tree.lower_paths(node).any(|p| p == path)
     }
 
     /// Everything that the lower shows in the directory.
@@ -86,6 +87,9 @@ impl Sealer<'_> {
         }
         let (kind, base) = (node.kind, node.base);
         let unpinned = node.pin.is_none();
+        // One name of a hard link may be gone, another not.
+        let found = self.tree.lower_paths(node).find(|p| self.lower.stat(p).is_ok_and(|s| Some(s.key()) == node.key));
+        let origin = found.unwrap_or_else(|| origin.to_vec());
         let stat = match (self.lower.stat(&origin), base) {
             (Ok(stat), _) if stat.kind == kind => stat,
             (Ok(_) | Err(Errno::NOENT), Some(base)) if kind != FileKind::File => base,

@@ -20,7 +20,7 @@ impl Sealer<'_> {
     pub(super) fn finish_preimages(&mut self) -> Result<(), SealError> {
         let pending = self.tree.nodes.iter().filter_map(|(id, node)| {
             let pin = node.pin.as_ref().filter(|p| p.hash == HashState::Pending)?;
-            let paths = node.places.iter().filter_map(|p| crate::load::place_path(&self.tree, p)).collect();
+            let paths = self.tree.lower_paths(node).collect();
             Some(Job { id: *id, paths, stat: pin.stat })
         });
         let mut jobs: Vec<Job> = pending.collect();

@@ -4,8 +4,8 @@ mod commit;
 mod node;
 mod table;
 
-pub(crate) use node::{Body, Directory, MetaChange, Node, Place};
-pub(crate) use table::{Child, Tree};
+pub(crate) use node::{Body, Directory, MetaChange, Node};
+pub(crate) use table::{Child, Tree, join};
 
 /// A record that does not fit the tree it is applied to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -84,7 +84,8 @@ pub(crate) struct Node {
     pub kind: FileKind,
     /// Inode number as it is shown.
     pub ino: u64,
-    /// Path in the lower that content and untouched metadata come from; never changes.
+    /// Path in the lower that content and untouched metadata come from. A directory's never changes; a file's is one of
+    /// its places.
     pub origin: Option<Arc<[u8]>>,
     /// Where the lower has it; several for its hard links. The first is the origin.
     pub places: Vec<Place>,

@@ -22,6 +22,11 @@ pub(crate) enum Child {
     Unsaid,
 }
 
+/// A path with one more component.
+pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
+}
+
 /// All nodes.
 #[derive(Debug)]
 pub(crate) struct Tree {
@@ -94,6 +99,11 @@ impl Tree {
         (high << 49) | (ino & (FRESH_INO - 1))
     }
 
+    /// Where the lower has, or had, the node.
+    pub fn lower_paths(&self, node: &Node) -> impl Iterator<Item = Vec<u8>> {
+        node.places.iter().filter_map(|p| Some(join(self.get(p.dir)?.origin.as_deref()?, &p.name)))
+    }
+
     /// What the stage says of a name.
     pub fn child(&self, parent: NodeId, name: &[u8]) -> Child {
         let Some(dir) = self.dir(parent) else { return Child::Gone };
@@ -111,7 +121,11 @@ impl Tree {
         let known = self.dir(parent)?.known.get(name).copied();
         if let Some(known) = known {
             let node = self.get(known.node)?;
-            if known.adopted || (node.kind == stat.kind && node.key == Some(stat.key())) {
+            if known.adopted {
+                return Some(known.node);
+            }
+            if node.kind == stat.kind && node.key == Some(stat.key()) {
+                self.go_by(known.node, parent, name);
                 return Some(known.node);
             }
             // Somebody put another file there.
@@ -127,7 +141,17 @@ impl Tree {
             }
         };
         self.add_place(id, parent, name, false)?;
+        self.go_by(id, parent, name);
         Some(id)
+    }
+
+    /// A file is read at the place where it was seen last: other names of it may be gone.
+    fn go_by(&mut self, id: NodeId, parent: NodeId, name: &[u8]) {
+        let many = self.get(id).is_some_and(|n| n.places.len() > 1 && n.dir.is_none());
+        let path = self.get(parent).and_then(|n| n.origin.as_deref()).filter(|_| many).map(|dir| join(dir, name));
+        if let (Some(path), Some(node)) = (path, self.get_mut(id)) {
+            node.origin = Some(path.into());
+        }
     }
 
     /// The node that a hard-linked lower file has already.
@@ -138,13 +162,7 @@ impl Tree {
 
     /// A node for a lower entry, with no place yet.
     pub fn insert_lower(&mut self, id: NodeId, parent: NodeId, name: &[u8], stat: &Stat) -> Option<()> {
-        let base = self.get(parent)?.origin.clone()?;
-        let mut path = Vec::with_capacity(base.len() + 1 + name.len());
-        path.extend_from_slice(&base);
-        if !base.is_empty() {
-            path.push(b'/');
-        }
-        path.extend_from_slice(name);
+        let path = join(self.get(parent)?.origin.as_deref()?, name);
         let mut node = Node::new(stat.kind, self.lower_ino(stat.dev, stat.ino), parent);
         node.origin = Some(path.into());
         node.key = Some(stat.key());
@@ -168,6 +186,10 @@ impl Tree {
     fn forget_place(&mut self, id: NodeId, place: &Place) {
         if let Some(node) = self.get_mut(id) {
             node.places.retain(|p| p != place);
+        }
+        let other = self.get(id).filter(|n| n.dir.is_none()).and_then(|n| self.lower_paths(n).next());
+        if let (Some(path), Some(node)) = (other, self.get_mut(id)) {
+            node.origin = Some(path.into());
         }
         let Some(parent) = self.get_mut(place.dir) else { return };
         if let Some(dir) = parent.dir.as_deref_mut() {

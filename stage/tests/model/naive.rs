@@ -8,7 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use pvisor_stage::{After, Before, Change, ChangeSet, FileKind, Kind, RelPath};
-use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Uid, XattrFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Timestamps, Uid, XattrFlags};
+use rustix::time::Timespec;
 
 use crate::tree::Tree;
 
@@ -138,6 +139,10 @@ fn finish(at: &Path, after: &After) {
     let meta = &after.print.meta;
     let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
     rustix::fs::chownat(CWD, at, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    let omit = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+    let modified = Timespec { tv_sec: meta.mtime.0, tv_nsec: meta.mtime.1.into() };
+    let times = Timestamps { last_access: omit, last_modification: modified };
+    rustix::fs::utimensat(CWD, at, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
     if matches!(after.print.kind, Kind::Symlink(_)) {
         return;
     }
