@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::Policy;
+use crate::{Binding, Policy};
 
 /// Bytes of an Ethernet header.
 pub const ETHERNET_HEADER: usize = 14;
@@ -168,6 +168,9 @@ pub struct StackConfig {
     /// How much may be open at once.
     #[serde(default)]
     pub capacity: Capacity,
+    /// Which names led the sandbox where before: for a sandbox that goes on from a checkpoint. The policy still decides.
+    #[serde(default)]
+    pub bindings: Vec<Binding>,
 }
 
 #[cfg(test)]

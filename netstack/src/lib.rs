@@ -11,6 +11,7 @@ mod policy;
 mod stack;
 
 pub use config::{Capacity, LinkConfig, Publish, StackConfig, Upstream};
+pub use dns::Binding;
 pub use event::{Direction, EventSink, Flow, FlowEnd, NetEvent, Protocol};
 pub use link::{Link, SendError};
 pub use os::raise_descriptor_limit;

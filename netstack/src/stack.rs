@@ -3,8 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use mio::{Events, Poll, Waker};
 use crate::engine::{Engine, Kind, Next, Port, poll_timeout};
 use crate::event::{EventSink, NetEvent};
 use crate::link::{Link, link};
-use crate::{StackConfig, Upstream};
+use crate::{Binding, StackConfig, Upstream};
 
 /// Why a network was not started.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +44,8 @@ pub struct NetStack;
 struct Shared {
     stop: AtomicBool,
     wakes: AtomicU64,
+    /// Whoever wants to know the bindings.
+    asked: Mutex<Vec<mpsc::Sender<Vec<Binding>>>>,
 }
 
 /// A running network. Dropping it stops the network.
@@ -146,6 +148,10 @@ fn serve(mut engine: Engine, mut poll: Poll, shared: &Shared) -> io::Result<()> 
             engine.on_event(event);
         }
         let now = Instant::now();
+        for asker in take(&shared.asked) {
+            // Whoever gave up waiting needs no answer.
+            let _ = asker.send(engine.bindings(now));
+        }
         if shared.stop.load(Ordering::Acquire) {
             engine.stop(now);
             return Ok(());
@@ -162,7 +168,27 @@ fn serve(mut engine: Engine, mut poll: Poll, shared: &Shared) -> io::Result<()> 
     }
 }
 
+fn take<T>(list: &Mutex<Vec<T>>) -> Vec<T> {
+    // A list has no state that a panic could leave half done.
+    std::mem::take(&mut *list.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
 impl Handle {
+    /// Which names led the sandbox to which addresses, to go into a checkpoint and from there into
+    /// [`StackConfig::bindings`]. Empty once the network has ended.
+    pub fn bindings(&self) -> Vec<Binding> {
+        let (tell, told) = mpsc::channel();
+        self.shared.asked.lock().unwrap_or_else(PoisonError::into_inner).push(tell);
+        let _ = self.waker.wake();
+        loop {
+            match told.recv_timeout(Duration::from_millis(100)) {
+                Ok(bindings) => return bindings,
+                Err(mpsc::RecvTimeoutError::Timeout) if self.is_running() => {}
+                Err(_) => return Vec::new(),
+            }
+        }
+    }
+
     /// Where published ports are really listened at, in the order in which they were asked for.
     pub fn published(&self) -> &[SocketAddr] {
         &self.published

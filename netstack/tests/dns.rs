@@ -452,3 +452,19 @@ fn more_queries_than_may_wait_fail_at_once() {
     let answer = guest.udp(handle).recv().unwrap().0.to_vec();
     assert_eq!((answer[1], answer[3] & 15), (4, 2));
 }
+
+#[test]
+fn a_fork_knows_where_names_led_its_origin() {
+    let zone = |_: &str, _| Script::Addresses(vec![[93, 184, 216, 34].into()]);
+    let rules = listed(&["api.test:443"]);
+    let (mut guest, _server) = start(rules.clone(), zone);
+    ask(&mut guest, "api.test", A);
+    let bindings = guest.handle.as_ref().unwrap().bindings();
+    assert_eq!(bindings.len(), 1);
+    let mut fork = Guest::start(StackConfig { policy: rules, bindings, ..StackConfig::default() });
+    fork.connect(SocketAddr::from(([93, 184, 216, 34], 80)));
+    let event = fork.event("another port", |e| matches!(e, NetEvent::Denied { .. }));
+    let NetEvent::Denied { flow, .. } = event else { unreachable!() };
+    assert_eq!(flow.name, Some("api.test".parse().unwrap()));
+    fork.handle.take().unwrap().stop();
+}

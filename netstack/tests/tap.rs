@@ -286,3 +286,36 @@ fn forged_sources_and_other_protocols_get_nowhere() {
     assert_eq!(&buffer[..n], b"fiv", "only the last one may arrive");
     assert_eq!(sandbox.events.lock().unwrap().len(), 1);
 }
+
+#[test]
+fn ping_goes_out_where_the_system_lets_it() {
+    // A second namespace stands for the host, since it has a switch of its own for unprivileged ping.
+    let outer = std::thread::spawn(|| {
+        if let Err(error) = enter(&LinkConfig::default()) {
+            return eprintln!("not run: {error}");
+        }
+        let allowed = |groups: &str| std::fs::write("/proc/sys/net/ipv4/ping_group_range", groups).is_ok();
+        if !allowed("0 0") {
+            return eprintln!("not run: ping_group_range can't be written");
+        }
+        let config = StackConfig {
+            policy: policy(DefaultVerdict::AllowList, &["127.0.0.1", "127.0.0.9:80"], &[]),
+            ..StackConfig::default()
+        };
+        let mut guest = guest::Guest::start(config);
+        let denied = |e: &NetEvent| matches!(e, NetEvent::Denied { flow, .. } if flow.port.is_none());
+        guest.ping([127, 0, 0, 1]);
+        guest.until("reply", |guest| guest.pinged([127, 0, 0, 1]));
+        guest.ping([127, 0, 0, 9]);
+        guest.event("a rule about a port is not about ping", denied);
+        assert!(allowed("1 0"));
+        let mut guest = guest::Guest::start(localhost_by_number());
+        guest.ping([127, 0, 0, 1]);
+        guest.event("not possible here", |e| matches!(e, NetEvent::Unreachable { .. }));
+    });
+    outer.join().unwrap();
+}
+
+fn localhost_by_number() -> StackConfig {
+    StackConfig { policy: policy(DefaultVerdict::AllowList, &["127.0.0.1"], &[]), ..StackConfig::default() }
+}

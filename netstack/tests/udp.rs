@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use guest::{Guest, localhost, noise, policy};
 use pvisor_netstack::{AddressClass, DefaultVerdict, LinkConfig, NetEvent, Protocol, Reason, StackConfig};
-use smoltcp::socket::icmp;
 use smoltcp::socket::tcp::State;
-use smoltcp::wire::{Icmpv4Packet, Icmpv4Repr, IpAddress};
+use smoltcp::wire::IpAddress;
 
 fn udp_echo(address: IpAddr) -> u16 {
     let socket = UdpSocket::bind((address, 0)).unwrap();
@@ -151,21 +150,9 @@ fn the_hosts_own_addresses_are_denied_too() {
 #[test]
 fn the_gateway_answers_ping() {
     let mut guest = Guest::start(localhost());
-    let buffer = || icmp::PacketBuffer::new(vec![icmp::PacketMetadata::EMPTY; 8], vec![0; 4096]);
-    let mut socket = icmp::Socket::new(buffer(), buffer());
-    socket.bind(icmp::Endpoint::Ident(0x77)).unwrap();
-    let handle = guest.sockets.add(socket);
-    let request = Icmpv4Repr::EchoRequest { ident: 0x77, seq_no: 3, data: b"ping data" };
-    let gateway = IpAddress::from(guest.gateway(0).ip());
-    let caps = smoltcp::phy::ChecksumCapabilities::default();
-    let socket = guest.sockets.get_mut::<icmp::Socket>(handle);
-    let place = socket.send(request.buffer_len(), gateway).unwrap();
-    request.emit(&mut Icmpv4Packet::new_unchecked(place), &caps);
-    guest.until("reply", |guest| guest.sockets.get_mut::<icmp::Socket>(handle).can_recv());
-    let (reply, from) = guest.sockets.get_mut::<icmp::Socket>(handle).recv().unwrap();
-    assert_eq!(from, gateway);
-    let reply = Icmpv4Repr::parse(&Icmpv4Packet::new_checked(reply).unwrap(), &caps).unwrap();
-    assert_eq!(reply, Icmpv4Repr::EchoReply { ident: 0x77, seq_no: 3, data: b"ping data" });
+    let gateway = guest.config.gateway_v4.octets();
+    guest.ping(gateway);
+    guest.until("reply", |guest| guest.pinged(gateway));
 }
 
 #[test]

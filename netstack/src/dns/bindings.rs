@@ -4,6 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use crate::Name;
 use crate::policy::canonical;
 
@@ -16,6 +18,18 @@ const SHORTEST: Duration = Duration::from_secs(60);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// Programs go on using an address after its time: a binding lasts this much longer.
 const GRACE: Duration = Duration::from_secs(600);
+
+/// A name that led the sandbox to an address: what a fork of a sandbox has to know of its origin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Binding {
+    /// The name.
+    pub name: Name,
+    /// The address.
+    pub address: IpAddr,
+    /// Seconds until it ends.
+    pub seconds: u64,
+}
 
 struct Bound {
     name: Name,
@@ -30,6 +44,22 @@ pub(crate) struct Bindings {
 }
 
 impl Bindings {
+    /// All that hold now.
+    pub(crate) fn export(&self, now: Instant) -> Vec<Binding> {
+        let left = |until: &Instant| until.saturating_duration_since(now).as_secs();
+        let all = self.by_time.iter().filter(|(until, ..)| left(until) > 0);
+        all.map(|(until, address, name)| Binding { name: name.clone(), address: *address, seconds: left(until) })
+            .collect()
+    }
+
+    /// Takes over bindings from elsewhere, for no longer than an answer could have made them last.
+    pub(crate) fn import(&mut self, all: &[Binding], now: Instant) {
+        for binding in all {
+            let left = Duration::from_secs(binding.seconds).saturating_sub(GRACE);
+            self.bind(&binding.name, binding.address, left, now);
+        }
+    }
+
     /// Remembers that an answer for `name` with this time to live contained `address`.
     pub(crate) fn bind(&mut self, name: &Name, address: IpAddr, ttl: Duration, now: Instant) {
         let address = canonical(address);
@@ -110,6 +140,24 @@ mod tests {
         bindings.bind(&name(1), address, Duration::from_secs(1), start);
         assert_eq!(bindings.names(address, start + Duration::from_secs(7000)), [name(1)]);
         assert_eq!(bindings.by_time.len(), 1);
+    }
+
+    #[test]
+    fn bindings_pass_to_another_table() {
+        let (mut bindings, start) = (Bindings::default(), Instant::now());
+        let address = IpAddr::from([192, 0, 2, 1]);
+        bindings.bind(&name(1), address, Duration::from_secs(3600), start);
+        let later = start + Duration::from_secs(600);
+        let exported = bindings.export(later);
+        assert_eq!(exported, [Binding { name: name(1), address, seconds: 3600 }]);
+        let mut other = Bindings::default();
+        other.import(&exported, later);
+        assert_eq!(other.export(later), exported);
+        let json = serde_json::to_string(&exported).unwrap();
+        assert_eq!(serde_json::from_str::<Vec<Binding>>(&json).unwrap(), exported);
+        other.import(&[Binding { name: name(2), address, seconds: u64::MAX }], later);
+        assert!(other.export(later).iter().all(|b| b.seconds <= (LONGEST + GRACE).as_secs()));
+        assert!(bindings.export(start + LONGEST).is_empty());
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod server;
 mod upstream;
 mod wire;
 
+pub use bindings::Binding;
 pub(crate) use bindings::Bindings;
 pub(crate) use server::{NameServer, ReplyTo};
 pub(crate) use upstream::unspecified;

@@ -1,6 +1,6 @@
 //! UDP and ping: associations between a port of the sandbox and a socket of the host.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use mio::net::UdpSocket;
 use mio::unix::SourceFd;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto};
 use slab::Slab;
 
 use super::core::{Core, Kind};
@@ -85,8 +85,8 @@ pub(crate) struct Datagrams {
     table: Slab<Association>,
     keys: HashMap<Key, usize>,
     ready: VecDeque<usize>,
-    blocked: Vec<usize>,
-    throttled: Vec<usize>,
+    blocked: BTreeSet<usize>,
+    throttled: BTreeSet<usize>,
     /// No association ends before this.
     sweep: Option<Instant>,
     buffer: Vec<u8>,
@@ -98,8 +98,8 @@ impl Datagrams {
             table: Slab::new(),
             keys: HashMap::new(),
             ready: VecDeque::new(),
-            blocked: Vec::new(),
-            throttled: Vec::new(),
+            blocked: BTreeSet::new(),
+            throttled: BTreeSet::new(),
             sweep: None,
             buffer: vec![0; MAX_DATAGRAM],
         }
@@ -220,7 +220,7 @@ impl Datagrams {
 
     /// Takes what has arrived, a bounded number from each socket.
     pub(crate) fn run(&mut self, core: &mut Core) {
-        let mut again = Vec::new();
+        let mut again = BTreeSet::new();
         if core.guest.port.has_room() {
             again.append(&mut self.blocked);
         }
@@ -251,10 +251,12 @@ impl Datagrams {
         for _ in 0..TURN {
             let Some(association) = self.table.get_mut(index) else { return };
             if !core.guest.port.has_room() {
-                return self.blocked.push(index);
+                self.blocked.insert(index);
+                return;
             }
             if core.limiter.available(Way::Down, core.now) == 0 {
-                return self.throttled.push(index);
+                self.throttled.insert(index);
+                return;
             }
             match association.recv(&mut self.buffer) {
                 Ok(length) => {
@@ -325,8 +327,10 @@ fn connect(core: &Core, echo: bool, target: SocketAddr, index: usize) -> io::Res
     }
     let (family, protocol) =
         if target.is_ipv4() { (AddressFamily::INET, ipproto::ICMP) } else { (AddressFamily::INET6, ipproto::ICMPV6) };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let fd = rustix::net::socket_with(family, SocketType::DGRAM, flags, Some(protocol))?;
+    // Flags of the call itself are not on every system.
+    let fd = rustix::net::socket(family, SocketType::DGRAM, Some(protocol))?;
+    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&fd, true)?;
     rustix::net::connect(&fd, &target)?;
     core.watch(&mut SourceFd(&fd.as_raw_fd()), Kind::Datagram, index)?;
     Ok(Socket::Echo(fd))
@@ -334,7 +338,10 @@ fn connect(core: &Core, echo: bool, target: SocketAddr, index: usize) -> io::Res
 
 fn deliver(core: &mut Core, key: &Key, data: &[u8]) {
     if key.echo {
-        if let Some(reply) = echo_reply(key.remote.ip(), data, key.port) {
+        // Some systems put the IPv4 header in front; a message of ours never starts like one.
+        let header = data.first().filter(|first| key.remote.is_ipv4() && **first >> 4 == 4);
+        let message = header.map_or(Some(data), |first| data.get(usize::from(first & 15) * 4..));
+        if let Some(reply) = message.and_then(|message| echo_reply(key.remote.ip(), message, key.port)) {
             core.guest.send_icmp(key.remote.ip(), reply);
         }
     } else {

@@ -31,10 +31,10 @@ pub(crate) use self::port::{Port, poll_timeout};
 #[cfg(target_os = "linux")]
 pub(crate) use self::tap::TapPort;
 use self::tcp::TcpTable;
-use crate::StackConfig;
 use crate::dns::{NameServer, ReplyTo};
 use crate::event::{EventSink, Reporter};
 use crate::limit::Limiter;
+use crate::{Binding, StackConfig};
 
 /// Frames of the sandbox that are looked at before its flows get their turn.
 const FRAMES: usize = 256;
@@ -99,6 +99,7 @@ impl Engine {
             fragments: Fragments::default(),
             published: Vec::new(),
         };
+        engine.core.judge.bindings.import(&config.bindings, now);
         engine.names.refresh(&mut engine.core);
         engine
     }
@@ -283,6 +284,11 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Which names led the sandbox where.
+    pub(crate) fn bindings(&self, now: Instant) -> Vec<Binding> {
+        self.core.judge.bindings.export(now)
     }
 
     /// Ends every flow and reports it.

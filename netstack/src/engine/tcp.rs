@@ -77,9 +77,9 @@ pub(crate) struct TcpTable {
     keys: HashMap<Key, usize>,
     ready: VecDeque<usize>,
     /// Have something for the sandbox, but the link is full.
-    blocked: Vec<usize>,
+    blocked: BTreeSet<usize>,
     /// Wait for the run's limit.
-    throttled: Vec<usize>,
+    throttled: BTreeSet<usize>,
     timers: BTreeSet<(Instant, usize)>,
     /// Name queries that came over connections, with the connection's place and serial number.
     pub(crate) queries: Vec<(usize, u64, Vec<u8>)>,
@@ -95,8 +95,8 @@ impl TcpTable {
             flows: Slab::new(),
             keys: HashMap::new(),
             ready: VecDeque::new(),
-            blocked: Vec::new(),
-            throttled: Vec::new(),
+            blocked: BTreeSet::new(),
+            throttled: BTreeSet::new(),
             timers: BTreeSet::new(),
             queries: Vec::new(),
             nobody: SocketSet::new(Vec::new()),
@@ -377,9 +377,11 @@ impl TcpTable {
                 self.queue(index);
                 self.reset_timer(core, index, None);
             }
-            Outcome::Blocked => self.blocked.push(index),
+            Outcome::Blocked => {
+                self.blocked.insert(index);
+            }
             Outcome::Throttled(next) => {
-                self.throttled.push(index);
+                self.throttled.insert(index);
                 self.reset_timer(core, index, next);
             }
             Outcome::Waits(next) => self.reset_timer(core, index, next),

@@ -253,20 +253,23 @@ proptest! {
             bench.send(&ip_frame(&link, from, to, IpProtocol::Tcp, segment));
         };
         send(&mut bench, &tcp_segment(5000, port, 99, 0, 2, 60_000, &[]));
-        let mut answer = 0u32;
-        for _ in 0..50 {
+        let mut answer = None;
+        for _ in 0..500 {
             if let Some(frame) = bench.turns().iter().find(|f| f.get(47) == Some(&0x12)) {
-                answer = u32::from_be_bytes([frame[38], frame[39], frame[40], frame[41]]);
+                answer = Some(u32::from_be_bytes([frame[38], frame[39], frame[40], frame[41]]));
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        let (mut sequence, acknowledged) = (100u32, answer.wrapping_add(1));
+        let (mut server, _) = listener.accept().unwrap();
+        std::io::Write::write_all(&mut server, &[5; 20_000]).unwrap();
+        let (mut sequence, acknowledged) = (100u32, answer.unwrap().wrapping_add(1));
         send(&mut bench, &tcp_segment(5000, port, sequence, acknowledged, 0x10, 60_000, &[]));
         for (flags, off, ack_off, window, length) in all {
             let data = vec![7; length];
             let (s, a) = (sequence.wrapping_add_signed(off), acknowledged.wrapping_add_signed(ack_off));
             send(&mut bench, &tcp_segment(5000, port, s, a, flags, window, &data));
+            bench.turns();
             if off == 0 {
                 sequence = sequence.wrapping_add(length as u32);
             }

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use pvisor_netstack::{DefaultVerdict, Handle, Link, LinkConfig, NetEvent, NetStack, Policy, StackConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
-use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
-use smoltcp::socket::{tcp, udp};
+use smoltcp::phy::{ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::socket::{icmp, tcp, udp};
 use smoltcp::time::Instant as StackInstant;
-use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
+use smoltcp::wire::{EthernetAddress, HardwareAddress, Icmpv4Packet, Icmpv4Repr, IpAddress, IpCidr};
 
 /// A condition that is not there after this long will not come: the test hangs.
 const HANG: Duration = Duration::from_secs(120);
@@ -27,6 +27,7 @@ pub struct Guest {
     events: Arc<Mutex<Vec<NetEvent>>>,
     epoch: Instant,
     next_port: u16,
+    pinger: Option<SocketHandle>,
 }
 
 /// The link as the guest's network device.
@@ -76,6 +77,7 @@ impl Guest {
             events,
             epoch,
             next_port: 40_000,
+            pinger: None,
         }
     }
 
@@ -151,6 +153,33 @@ impl Guest {
 
     pub fn udp(&mut self, handle: SocketHandle) -> &mut udp::Socket<'static> {
         self.sockets.get_mut(handle)
+    }
+
+    fn pinger(&mut self) -> &mut icmp::Socket<'static> {
+        let handle = *self.pinger.get_or_insert_with(|| {
+            let buffer = || icmp::PacketBuffer::new(vec![icmp::PacketMetadata::EMPTY; 8], vec![0; 4096]);
+            let mut socket = icmp::Socket::new(buffer(), buffer());
+            socket.bind(icmp::Endpoint::Ident(0x77)).unwrap();
+            self.sockets.add(socket)
+        });
+        self.sockets.get_mut(handle)
+    }
+
+    /// Sends an echo request.
+    pub fn ping(&mut self, to: [u8; 4]) {
+        let request = Icmpv4Repr::EchoRequest { ident: 0x77, seq_no: 3, data: b"ping data" };
+        let place = self.pinger().send(request.buffer_len(), IpAddress::from(IpAddr::from(to))).unwrap();
+        request.emit(&mut Icmpv4Packet::new_unchecked(place), &ChecksumCapabilities::default());
+    }
+
+    /// Whether the reply to it has come.
+    pub fn pinged(&mut self, by: [u8; 4]) -> bool {
+        let Ok((reply, from)) = self.pinger().recv() else { return false };
+        assert_eq!(from, IpAddress::from(IpAddr::from(by)));
+        let packet = Icmpv4Packet::new_checked(reply).unwrap();
+        let reply = Icmpv4Repr::parse(&packet, &ChecksumCapabilities::default()).unwrap();
+        assert_eq!(reply, Icmpv4Repr::EchoReply { ident: 0x77, seq_no: 3, data: b"ping data" });
+        true
     }
 
     /// Sends all and reads until the other end has closed.
