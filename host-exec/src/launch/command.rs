@@ -167,8 +167,9 @@ impl Exec {
             let Err(error) = nix::unistd::execve(program, &self.argv, &self.env);
             match Errno::from_raw_os_error(error as i32) {
                 Errno::NOENT | Errno::NOTDIR | Errno::NODEV | Errno::STALE => found |= is_there(program),
-                // Another directory of the path may have one that can be executed.
-                Errno::ACCESS => found = true,
+                // A directory of the search path that is closed to the user has no program for him; a file that is
+                // not executable may have a namesake further on.
+                Errno::ACCESS => found |= self.programs.len() == 1 || is_there(program),
                 _ => return Trouble::NotExecutable,
             }
         }

@@ -31,7 +31,6 @@ pub(super) struct Relay<'a> {
     /// Host process id of the command.
     command: Option<u32>,
     channel_open: bool,
-    started: bool,
     outcome: Option<Result<CommandEnd, WorkerFailure>>,
     timed_out: bool,
     last_interrupt: Option<Instant>,
@@ -58,7 +57,6 @@ impl<'a> Relay<'a> {
             home: home_group(),
             command: None,
             channel_open: true,
-            started: false,
             outcome: None,
             timed_out: false,
             last_interrupt: None,
@@ -145,7 +143,6 @@ impl<'a> Relay<'a> {
         match received.message {
             Report::Born => self.command = received.sender,
             Report::Started => {
-                self.started = true;
                 self.limit = self.plan.timeout.and_then(|t| Instant::now().checked_add(t));
                 (self.report)(WorkerEvent::Started { pid: self.command });
             }
@@ -179,12 +176,6 @@ impl<'a> Relay<'a> {
                 };
                 self.last_interrupt = Some(now);
                 match (again, self.kill) {
-                    // There is nobody yet to send it to.
-                    _ if !self.started => {
-                        let end = CommandEnd::Signaled(u8::try_from(number).unwrap_or(0));
-                        self.outcome.get_or_insert(Ok(end));
-                        self.kill_everything();
-                    }
                     (false, _) => self.order(Order::Signal(number)),
                     (true, None) => self.end_politely(),
                     (true, Some(_)) => self.kill_everything(),
