@@ -51,7 +51,8 @@ fn main() {
         initramfs: Some(initramfs),
         hidden: vec!["/root/.ssh".to_owned(), "/etc/shadow".to_owned()],
     };
-    let report = Arc::new(|event: WorkerEvent| eprintln!("EVENT {event:?}"));
+    let begin = std::time::Instant::now();
+    let report = Arc::new(move |event: WorkerEvent| eprintln!("EVENT {} ms {event:?}", begin.elapsed().as_millis()));
     let failure = pvisor_vmm::KrunExecutor::new(false).work(job, report);
     eprintln!("RETURNED {failure:?}");
 }

@@ -255,12 +255,11 @@ impl DynFileSystem for GuestFilesystem {
         _flags: u32,
     ) -> io::Result<usize> {
         // Straight from the host's file into guest memory.
-        let read = self.fs.with_fd(Handle(handle), |fd| {
+        self.fs.with_fd(Handle(handle), |fd| {
             // SAFETY: the descriptor is open for the whole call, and `ManuallyDrop` leaves it open afterwards.
             let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
             Ok(read_fully(&file, w, size as usize, offset))
-        })?;
-        read
+        })?
     }
 
     fn write(
@@ -410,8 +409,7 @@ impl DynFileSystem for GuestFilesystem {
         if flags != 0 {
             return Err(Errno::INVAL.into());
         }
-        let copied = self.fs.copy_range(Handle(from_handle), from_offset, Handle(to_handle), to_offset, length)?;
-        Ok(usize::try_from(copied).unwrap_or(usize::MAX))
+        Ok(self.fs.copy_range(Handle(from_handle), from_offset, Handle(to_handle), to_offset, length)?)
     }
 }
 
@@ -487,5 +485,101 @@ mod tests {
         ));
         let refused = sized(vec![1; 5], 4, GetxattrReply::Value, GetxattrReply::Count);
         assert_eq!(refused.err().and_then(|e| e.raw_os_error()), Some(libc::ERANGE));
+    }
+
+    const GUEST: Context = Context { uid: 1000, gid: 100, pid: 1 };
+
+    struct Bytes(Vec<u8>);
+
+    impl ZeroCopyWriter for Bytes {
+        fn write_from(&mut self, f: &File, count: usize, off: u64) -> io::Result<usize> {
+            use std::os::unix::fs::FileExt;
+            // Short on purpose.
+            let mut part = vec![0; count.min(3)];
+            let length = f.read_at(&mut part, off)?;
+            self.0.extend_from_slice(&part[..length]);
+            Ok(length)
+        }
+    }
+
+    impl ZeroCopyReader for Bytes {
+        fn read_to(&mut self, f: &File, count: usize, off: u64) -> io::Result<usize> {
+            use std::os::unix::fs::FileExt;
+            let length = f.write_at(&self.0[..count.min(self.0.len())], off)?;
+            self.0.drain(..length);
+            Ok(length)
+        }
+    }
+
+    fn guest() -> (tempfile::TempDir, GuestFilesystem) {
+        use pvisor_virtiofs::stage::{Stage, StageOptions};
+        let dir = tempfile::tempdir().unwrap();
+        let lower = dir.path().join("lower");
+        std::fs::create_dir(&lower).unwrap();
+        std::fs::write(lower.join("old"), "from the host").unwrap();
+        let stage = Stage::create(&dir.path().join("stage"), &lower, StageOptions::default()).unwrap();
+        let fs = StageFs::new(Arc::new(stage), pvisor_virtiofs::FsOptions::default());
+        (dir, GuestFilesystem::new(Arc::new(fs)))
+    }
+
+    fn content(fs: &GuestFilesystem, node: u64, offset: u64) -> Vec<u8> {
+        let (handle, _) = fs.open(GUEST, node, false, libc::O_RDONLY.cast_unsigned()).unwrap();
+        let mut bytes = Bytes(Vec::new());
+        let length = fs.read(GUEST, node, handle.unwrap(), &mut bytes, 4096, offset, None, 0).unwrap();
+        assert_eq!(length, bytes.0.len());
+        fs.release(GUEST, node, 0, handle.unwrap(), false, false, None).unwrap();
+        bytes.0
+    }
+
+    #[test]
+    fn a_guest_reads_writes_and_lists_and_the_lower_stays() {
+        let (dir, fs) = guest();
+        let old = fs.lookup(GUEST, 1, c"old").unwrap();
+        assert_eq!(content(&fs, old.inode, 5), b"the host");
+        assert_eq!(content(&fs, old.inode, 100), b"");
+
+        let flags = libc::O_RDWR.cast_unsigned();
+        let made = fs.create(GUEST, 1, c"new", 0o100_640, false, flags, 0o022, Extensions::default()).unwrap();
+        let (entry, handle) = (made.0, made.1.unwrap());
+        assert_eq!((entry.attr.st_uid, entry.attr.st_gid, entry.attr.st_mode), (1000, 100, 0o100_640));
+        let mut data = Bytes(b"from the guest".to_vec());
+        assert_eq!(fs.write(GUEST, entry.inode, handle, &mut data, 14, 0, None, false, false, flags).unwrap(), 14);
+        let too_much = MAX_IO as u32 + 1;
+        assert!(fs.write(GUEST, entry.inode, handle, &mut data, too_much, 0, None, false, false, flags).is_err());
+        assert_eq!(content(&fs, entry.inode, 0), b"from the guest");
+
+        let absent = fs.lookup(GUEST, 1, c"absent").unwrap();
+        assert_eq!((absent.inode, absent.entry_timeout), (0, Duration::from_secs(1)));
+        assert_eq!(fs.rmdir(GUEST, 1, c"new").unwrap_err().raw_os_error(), Some(libc::ENOTDIR));
+
+        let directory = fs.opendir(GUEST, 1, 0).unwrap().0.unwrap();
+        let mut names = Vec::new();
+        let mut add = |d: DirEntry<'_>, e: Entry| {
+            names.push((d.name.to_vec(), e.inode));
+            Ok(usize::from(names.len() < 4))
+        };
+        fs.readdirplus_for_each(GUEST, 1, directory, 4096, 0, &mut add).unwrap();
+        names.sort();
+        let expected = [(&b"."[..], 0), (b"..", 0), (b"new", entry.inode), (b"old", old.inode)];
+        assert_eq!(names, expected.map(|(name, node)| (name.to_vec(), node)));
+        assert_eq!(std::fs::read_dir(dir.path().join("lower")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_numbers_a_guest_holds_survive_a_capture() {
+        let (_dir, fs) = guest();
+        let node = fs.lookup(GUEST, 1, c"old").unwrap().inode;
+        let handle = fs.open(GUEST, node, false, 0).unwrap().0.unwrap();
+        let state = fs.capture_state().unwrap();
+        fs.validate_state(&state).unwrap();
+        // As in a new process: nothing is open and nothing referred to.
+        fs.release(GUEST, node, 0, handle, false, false, None).unwrap();
+        fs.forget(GUEST, node, 1);
+        fs.restore_state(&state).unwrap();
+        let mut bytes = Bytes(Vec::new());
+        fs.read(GUEST, node, handle, &mut bytes, 4, 0, None, 0).unwrap();
+        assert_eq!(bytes.0, b"from");
+        let half = fs.validate_state(&state[..state.len() / 2]).unwrap_err();
+        assert_eq!(half.kind(), io::ErrorKind::InvalidData);
     }
 }

@@ -191,4 +191,15 @@ mod tests {
         assert!(!partial.usable() && partial.describe().ends_with("and popcnt can't be executed there"));
         assert!(!Measurement { guest: 0.0, native: 1.0, unexecuted: vec![] }.usable());
     }
+
+    #[test]
+    fn this_machine_gets_one_verdict_in_all_places() {
+        let [kvm, hvf] = capabilities();
+        assert_eq!((kvm.name.as_str(), hvf.name.as_str()), ("kvm", "hvf"));
+        assert_eq!(admit(false).is_ok(), kvm.state == CapabilityState::Usable, "{}", kvm.detail);
+        assert_eq!(kvm.hint.is_empty(), kvm.state == CapabilityState::Usable);
+        if let Err(refusal) = admit(false) {
+            assert!(!refusal.reason.is_empty() && refusal.hint.contains("--executor host"));
+        }
+    }
 }

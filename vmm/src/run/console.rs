@@ -125,10 +125,16 @@ pub(super) struct LastWords {
 impl LastWords {
     fn of(tail: &[u8]) -> Self {
         const PANIC: &str = "Kernel panic - not syncing: ";
-        let lines: Vec<String> = String::from_utf8_lossy(tail).lines().map(printable).collect();
-        let panic = lines.iter().rev().find_map(|line| Some(line.split_once(PANIC)?.1.to_owned()));
-        let lines: Vec<String> = lines.into_iter().filter(|line| !line.trim().is_empty()).collect();
-        let lines = lines[lines.len().saturating_sub(LINES)..].to_vec();
+        let text = String::from_utf8_lossy(tail);
+        let mut lines: Vec<String> = text.lines().map(printable).filter(|line| !line.is_empty()).collect();
+        let mut panic = None;
+        if let Some(at) = lines.iter().position(|line| line.contains(PANIC)) {
+            panic = lines[at].split_once(PANIC).map(|(_, why)| why.to_owned());
+            // What follows are registers and addresses.
+            lines.truncate(at + 1);
+        }
+        let surplus = lines.len().saturating_sub(LINES);
+        lines.drain(..surplus);
         Self { panic, lines }
     }
 
@@ -174,11 +180,10 @@ mod tests {
             \n[ 1.2] \u{7}CPU: 0\u{1b}]x\n";
         let words = LastWords::of(log.as_bytes());
         assert_eq!(words.panic.as_deref(), Some("sysrq triggered crash"));
-        assert_eq!(
-            words.lines,
-            ["[ 1.0] a", "[ 1.1] Kernel panic - not syncing: sysrq triggered crash", "[ 1.2] CPU: 0x"]
-        );
-        assert!(words.quote().ends_with("/ [ 1.2] CPU: 0x"));
+        assert_eq!(words.lines, ["[ 1.0] a", "[ 1.1] Kernel panic - not syncing: sysrq triggered crash"]);
+        assert!(words.quote().ends_with("[ 1.0] a / [ 1.1] Kernel panic - not syncing: sysrq triggered crash"));
+        let words = LastWords::of(b"\x1b[1mb\x1b]x\n\x07 \n\ttail\n");
+        assert_eq!((words.panic, words.lines), (None, vec!["bx".to_owned(), " tail".to_owned()]));
         let empty = LastWords::of(b"");
         assert_eq!((empty.panic.clone(), empty.quote()), (None, String::new()));
         assert!(LastWords::of(&[b'x'; 5000]).lines[0].chars().count() <= COLUMNS + 1);

@@ -15,9 +15,11 @@ mod receipts;
 mod session;
 mod stages;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::thread;
 
+use nix::sys::signalfd::SignalFd;
 use pvisor_spec::{WorkerFailure, WorkerJob};
 
 use crate::agent::Key;
@@ -45,15 +47,32 @@ pub(crate) fn work(job: &WorkerJob, report: Report) -> WorkerFailure {
     }
 }
 
-fn start(job: &WorkerJob, ending: &Arc<Ending>) -> Result<std::convert::Infallible, WorkerFailure> {
+fn start(job: &WorkerJob, ending: &Arc<Ending>) -> Result<Infallible, WorkerFailure> {
     prepare_process(job);
     ending.end_on_panic();
     let signals = hear_signals().map_err(|e| internal("can't hear signals", &e))?;
     let size = Size::of(job.spec.resources)?;
     machine::load_kernel(job, size)?;
     let console = Console::start(job.run_dir.as_path()).map_err(|e| internal("can't keep the console's log", &e))?;
-    let console = Arc::new(console);
     let stages = Arc::new(Stages::create(job)?);
+    let launched = launch(job, ending, size, console, signals, Arc::clone(&stages));
+    if launched.is_err() {
+        // Nobody else may speak any more, and nobody uses what is removed.
+        ending.claim();
+        stages.throw_away();
+    }
+    launched
+}
+
+fn launch(
+    job: &WorkerJob,
+    ending: &Arc<Ending>,
+    size: Size,
+    console: Console,
+    signals: SignalFd,
+    stages: Arc<Stages>,
+) -> Result<Infallible, WorkerFailure> {
+    let no_thread = |e| internal("can't start a thread", &e);
     let (agent, reader, writer, closer) = port().map_err(|e| internal("can't make the agent's port", &e))?;
     let key = random_key()?;
     let on_exit = {
@@ -66,25 +85,11 @@ fn start(job: &WorkerJob, ending: &Arc<Ending>) -> Result<std::convert::Infallib
         })
     };
     let machine = machine::build(size, &key, &console, agent, &stages, on_exit)?;
-    let controls = Controls::start(signals, closer, Arc::clone(ending), Arc::clone(&stages))
-        .map_err(|e| internal("can't start a thread", &e))?;
-    let session = Session {
-        job: job.clone(),
-        size,
-        key,
-        stages: Arc::clone(&stages),
-        console,
-        controls,
-        ending: Arc::clone(ending),
-    };
-    thread::Builder::new()
-        .name("session".to_owned())
-        .spawn(move || session.run(reader, writer))
-        .map_err(|e| internal("can't start a thread", &e))?;
-    let error = machine.run();
-    ending.claim();
-    stages.throw_away();
-    Err(error.into())
+    let controls = Controls::start(signals, closer, Arc::clone(ending), Arc::clone(&stages)).map_err(no_thread)?;
+    let ending = Arc::clone(ending);
+    let session = Session { job: job.clone(), size, key, stages, console, controls, ending };
+    thread::Builder::new().name("session".to_owned()).spawn(move || session.run(reader, writer)).map_err(no_thread)?;
+    Err(machine.run().into())
 }
 
 /// Takes out of the environment what is not for the engine, and gives it the run's directory for the guest's memory,

@@ -1,6 +1,6 @@
 //! The conversation with the guest, from the handshake to the shutdown.
 
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use super::machine::{PROJECT_TAG, ROOT_TAG, Size};
 use super::receipts;
 use super::stages::Stages;
 use crate::agent::{
-    AgentClient, AgentError, Attachment, GuestMount, Key, RawTerminal, StartOptions, Stdio, WindowSize, terminal_size,
+    AgentClient, AgentError, Attachment, GuestMount, Key, Output, RawTerminal, StartOptions, Stdio, WindowSize,
+    terminal_size,
 };
 use crate::engine::{PortReader, PortWriter};
 
@@ -40,7 +41,7 @@ pub(super) struct Session {
     pub(super) size: Size,
     pub(super) key: Key,
     pub(super) stages: Arc<Stages>,
-    pub(super) console: Arc<Console>,
+    pub(super) console: Console,
     pub(super) controls: Arc<Controls>,
     pub(super) ending: Arc<Ending>,
 }
@@ -76,9 +77,7 @@ impl Session {
         let reported = finished.as_ref().ok().map(|finished| finished.end);
         match (self.controls.command_ended(reported), finished) {
             (Some(end), Ok(finished)) => {
-                for (stream, error) in finished.lost_output {
-                    tracing::warn!(?stream, %error, "output of the command was lost");
-                }
+                finished.lost_output.iter().for_each(tell_lost_output);
                 client.sync().map_err(|e| self.explain(e))?;
                 client.shutdown(SHUTDOWN);
                 Ok(end)
@@ -145,5 +144,17 @@ impl Session {
         }
         told.message.push_str(&words.quote());
         told
+    }
+}
+
+/// Tells the person that not all of an output arrived. A reader that went away knows by itself.
+fn tell_lost_output((stream, error): &(Output, io::Error)) {
+    if error.kind() != io::ErrorKind::BrokenPipe {
+        let name = match stream {
+            Output::Stdout => "standard output",
+            Output::Stderr => "standard error",
+        };
+        // Where standard error itself is what broke, there is nobody to tell.
+        let _ = writeln!(io::stderr(), "pvisor: {name} of the command was cut off: {error}");
     }
 }

@@ -109,4 +109,76 @@ mod tests {
         assert!(matches(&pattern, "/a[1]*{b}?"));
         assert!(!matches(&pattern, "/a1xbc"));
     }
+
+    fn job(dir: &Path) -> WorkerJob {
+        use pvisor_spec::{CommandSpec, ExecutorRequest, FilesystemMode, NetworkMode, Resources, RunSpec, StageSpec};
+        let root = dir.join("root");
+        for made in ["root/etc", "root/tmp", "root/home/me", "run"] {
+            fs::create_dir_all(dir.join(made)).unwrap();
+        }
+        for (file, text) in [("etc/passwd", "p"), ("etc/shadow", "s"), ("tmp/junk", "j"), ("home/me/code", "c")] {
+            fs::write(root.join(file), text).unwrap();
+        }
+        let command = CommandSpec {
+            argv: vec!["true".into()],
+            env: vec![],
+            cwd: "/".into(),
+            uid: 0,
+            gid: 0,
+            groups: vec![],
+            umask: 0o022,
+            tty: false,
+        };
+        let spec = RunSpec {
+            id: "run-0197b3a1-0000-7000-8000-000000000000".parse().unwrap(),
+            command,
+            requested: ExecutorRequest::Auto,
+            executor: None,
+            project: root.join("home/me").into(),
+            stage: Some(StageSpec { dir: dir.join("run/stage").into(), durability: Default::default() }),
+            filesystem: FilesystemMode::Host,
+            network: NetworkMode::DenyAll,
+            resources: Resources::default(),
+            root: GuestRoot::Dir(root.as_path().into()),
+            timeout_ms: None,
+            grace_ms: 0,
+            force_slow_kvm: false,
+            needs: vec![],
+        };
+        let hidden = vec![format!("{}/etc/shadow", root.display())];
+        WorkerJob { spec, run_dir: dir.join("run").into(), kernel: None, initramfs: None, hidden }
+    }
+
+    #[test]
+    fn the_root_hides_what_it_must_and_its_changes_are_thrown_away() {
+        use pvisor_virtiofs::stage::NodeId;
+        use pvisor_virtiofs::{Caller, Errno};
+        let dir = tempfile::tempdir().unwrap();
+        let stages = Stages::create(&job(dir.path())).unwrap();
+        let at = |parent, name: &str| stages.root.lookup(parent, name.as_bytes()).map(|entry| entry.attr.node);
+        let etc = at(NodeId::ROOT, "etc").unwrap();
+        assert!(at(etc, "passwd").is_ok());
+        assert_eq!(at(etc, "shadow"), Err(Errno::NOENT));
+        let tmp = at(NodeId::ROOT, "tmp").unwrap();
+        assert_eq!(at(tmp, "junk"), Err(Errno::NOENT));
+        stages.root.make_dir(Caller { uid: 0, gid: 0 }, etc, b"made", 0o755).unwrap();
+        stages.project.make_dir(Caller { uid: 0, gid: 0 }, NodeId::ROOT, b"made", 0o755).unwrap();
+
+        stages.settle().unwrap();
+        stages.settle().unwrap();
+        assert_eq!(at(etc, "passwd"), Err(Errno::NOTCONN));
+        assert!(!dir.path().join("run").join(GUEST_ROOT).exists());
+        assert!(!dir.path().join("root/etc/made").exists() && !dir.path().join("root/home/me/made").exists());
+        assert!(dir.path().join("run/stage/journal").exists());
+    }
+
+    #[test]
+    fn a_guest_without_a_stage_or_with_one_in_its_project_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut job = job(dir.path());
+        job.spec.project = dir.path().into();
+        assert_eq!(Stages::create(&job).err().unwrap().kind, "stage");
+        job.spec.stage = None;
+        assert_eq!(Stages::create(&job).err().unwrap().kind, "stage");
+    }
 }
