@@ -468,3 +468,76 @@ fn a_fork_knows_where_names_led_its_origin() {
     assert_eq!(flow.name, Some("api.test".parse().unwrap()));
     fork.handle.take().unwrap().stop();
 }
+
+/// A host with a neighbour at 10.77.0.2, both made of network namespaces: the calling thread becomes the host.
+#[cfg(target_os = "linux")]
+fn neighbour() -> Result<u16, String> {
+    use std::process::Command;
+    let ip = |args: &str| match Command::new("ip").args(args.split(' ')).output() {
+        Ok(done) if done.status.success() => Ok(()),
+        Ok(done) => Err(format!("ip {args}: {}", String::from_utf8_lossy(&done.stderr))),
+        Err(error) => Err(format!("ip: {error}")),
+    };
+    let unshare = || nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(|e| format!("unshare: {e}"));
+    unshare()?;
+    ip("link set lo up")?;
+    ip("link add v0 type veth peer name v1")?;
+    let (tell_task, task) = std::sync::mpsc::channel();
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        tell_task.send(unshare().map(|()| nix::unistd::gettid())).unwrap();
+        if wait.recv().is_err() {
+            return;
+        }
+        let up = ip("addr add 10.77.0.2/24 dev v1").and_then(|()| ip("link set v1 up"));
+        tell.send(up.map(|()| guest::serve_at([10, 77, 0, 2].into(), echo))).unwrap();
+    });
+    let task = task.recv().map_err(|e| e.to_string())??;
+    ip(&format!("link set v1 netns {task}"))?;
+    ip("addr add 10.77.0.1/24 dev v0")?;
+    ip("link set v0 up")?;
+    go.send(()).map_err(|e| e.to_string())?;
+    told.recv().map_err(|e| e.to_string())?
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn an_allowed_name_opens_its_address_until_it_is_not_allowed() {
+    let run = || {
+        let port = match neighbour() {
+            Ok(port) => port,
+            Err(reason) => return eprintln!("not run: {reason}"),
+        };
+        let rule = format!("intra.test:{port}");
+        let zone = |_: &str, _| Script::Alias("host.intra.test", vec![[10, 77, 0, 2].into()]);
+        let (mut guest, _server) = start(listed(&[&rule, "*.wild.test"]), zone);
+        let to = SocketAddr::from(([10, 77, 0, 2], port));
+        let denied = |guest: &mut Guest| {
+            let handle = guest.connect(to);
+            guest.settle();
+            assert_ne!(guest.tcp(handle).state(), State::Established);
+            guest.tcp(handle).abort();
+        };
+        denied(&mut guest);
+        assert!(ask(&mut guest, "a.wild.test", A).addresses.is_empty(), "a wildcard leads to no private address");
+        denied(&mut guest);
+        assert_eq!(ask(&mut guest, "intra.test", A).addresses, [to.ip()]);
+        let handle = guest.connected(to);
+        assert_eq!(guest.exchange(handle, b"through"), b"through");
+        let opened = guest.event("opened", |e| matches!(e, NetEvent::Opened { .. }));
+        let NetEvent::Opened { flow } = opened else { unreachable!() };
+        assert_eq!((flow.name, flow.address), (Some("intra.test".parse().unwrap()), to.ip()));
+        assert_eq!(flow.decided_by, Reason::AllowRule(rule.parse().unwrap()));
+        // The same address for a run that denies the name.
+        let bindings = guest.handle.as_ref().unwrap().bindings();
+        let policy = policy(DefaultVerdict::AllowList, &[&rule], &["intra.test"]);
+        let mut guest = Guest::start(StackConfig { policy, bindings, ..StackConfig::default() });
+        denied(&mut guest);
+        guest.event(
+            "by the deny rule",
+            |e| matches!(e, NetEvent::Denied { flow, .. } if matches!(flow.decided_by, Reason::DenyRule(_))),
+        );
+    };
+    std::thread::spawn(run).join().unwrap();
+}
