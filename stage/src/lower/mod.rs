@@ -11,7 +11,7 @@ use std::fs::File;
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, openat, openat2};
 
 use crate::{Errno, FileKind, stat::Stat};
@@ -75,13 +75,22 @@ impl Lower {
 
     /// Opens a regular file for reading; anything else there is looked at but never opened.
     pub fn open_file(&self, path: &[u8]) -> Result<(File, Stat), Errno> {
-        let seen = self.stat(path)?;
-        if seen.kind != FileKind::File {
+        let seen = self.open_at(path, OFlags::PATH | OFlags::NOFOLLOW)?;
+        let stat = Stat::of(&seen)?;
+        if stat.kind != FileKind::File {
             return Err(Errno::STALE);
         }
-        let fd = self.open_at(path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY)?;
-        let stat = Stat::of(&fd)?;
-        if stat.kind != FileKind::File {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        // Just the file that was looked at, whatever its path stands for by now.
+        let link = format!("/proc/self/fd/{}", seen.as_raw_fd());
+        match openat(CWD, link, flags | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(fd) => return Ok((File::from(fd), stat)),
+            // There is no proc file system here, or another process's.
+            Err(Errno::NOENT | Errno::NOTDIR) => {}
+            Err(e) => return Err(e),
+        }
+        let fd = self.open_at(path, flags | OFlags::NOFOLLOW)?;
+        if Stat::of(&fd)?.key() != stat.key() {
             return Err(Errno::STALE);
         }
         Ok((File::from(fd), stat))

@@ -176,6 +176,32 @@ fn attributes_follow_the_flags() {
 }
 
 #[test]
+fn a_copy_up_under_way_is_waited_for_by_writers_of_that_file_alone() {
+    let f = Fixture::new(project);
+    let node = f.node("readme").unwrap();
+    let old = f.stage.open(node, Access::Read, false).unwrap();
+    let body = f.stage.shared.body(node).unwrap();
+    let copying = body.copying.lock().unwrap();
+    // Whatever waited for the copy would wait for ever here.
+    assert_eq!(
+        (read(&old), f.read("readme"), f.attr("readme").unwrap().size),
+        (b"read me".to_vec(), b"read me".to_vec(), 7)
+    );
+    f.stage.set_attr(node, &SetAttr { mode: Some(0o600), ..Default::default() }).unwrap();
+    f.write("src/main", 0, b"M");
+    f.create("", "new", b"n");
+    f.rename("", "readme", "src", "moved").unwrap();
+    f.unlink("src/deep", "leaf").unwrap();
+    assert_eq!(f.names("src"), ["deep", "main", "moved"]);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| f.write("src/moved", 0, b"R"));
+        drop(copying);
+        writer.join().unwrap();
+    });
+    assert_eq!((read(&old), f.attr("src/moved").unwrap().mode), (b"Read me".to_vec(), 0o600));
+}
+
+#[test]
 fn one_copy_up_for_many_writers_and_no_wait_for_others() {
     let fill = |lower: &Path| {
         fs::write(lower.join("big"), vec![1; 32 << 20]).unwrap();

@@ -112,19 +112,42 @@ fn boundaries_are_empty_and_stay() {
     assert_eq!(f.rename("", "src", "", "x"), Err(Errno::BUSY));
 }
 
+/// What this thread mounts from here on shows to it alone. Comes before a stage pins its lower.
+fn private_mounts() {
+    use nix::mount::{MsFlags, mount};
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+    let none: Option<&str> = None;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+}
+
+fn mount_tmpfs(at: &Path) {
+    let none: Option<&str> = None;
+    nix::mount::mount(Some("tmpfs"), at, Some("tmpfs"), nix::mount::MsFlags::empty(), none).unwrap();
+}
+
+#[test]
+fn it_works_without_a_proc_file_system() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: mounting needs root");
+    }
+    private_mounts();
+    mount_tmpfs(Path::new("/proc"));
+    let f = Fixture::new(project);
+    assert_eq!(f.read("src/deep/leaf"), b"leaf");
+    f.write("readme", 0, b"R");
+    let (_temp, changes) = f.seal();
+    assert_eq!(summary(&changes), ["readme: file 7 > file 7"]);
+}
+
 #[test]
 fn mounts_below_the_lower_are_followed() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: mounting needs root");
     }
-    // This thread alone gets mounts of its own.
-    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
-    let none: Option<&str> = None;
-    let private = nix::mount::MsFlags::MS_REC | nix::mount::MsFlags::MS_PRIVATE;
-    nix::mount::mount(none, "/", none, private, none).unwrap();
+    private_mounts();
     let f = Fixture::new(project);
     let at = f.lower.join("src/deep");
-    nix::mount::mount(Some("tmpfs"), &at, Some("tmpfs"), nix::mount::MsFlags::empty(), none).unwrap();
+    mount_tmpfs(&at);
     fs::write(at.join("mounted"), "m").unwrap();
     assert_eq!(f.names("src/deep"), ["mounted"]);
     let attr = f.attr("src/deep/mounted").unwrap();
@@ -134,6 +157,24 @@ fn mounts_below_the_lower_are_followed() {
     f.write("src/deep/mounted", 1, b"ore");
     assert_eq!(f.attr("src/deep/mounted").unwrap().ino, attr.ino);
     assert_eq!((f.read("src/deep/mounted"), fs::read(at.join("mounted")).unwrap()), (b"more".to_vec(), b"m".to_vec()));
+}
+
+#[test]
+fn a_hard_link_survives_the_loss_of_a_name() {
+    let fill = |lower: &Path| {
+        project(lower);
+        fs::hard_link(lower.join("readme"), lower.join("src/too")).unwrap();
+    };
+    let f = Fixture::new(fill);
+    let node = f.node("readme").unwrap();
+    assert_eq!(f.node("src/too"), Ok(node));
+    f.stage.set_attr(node, &SetAttr { mode: Some(0o600), ..Default::default() }).unwrap();
+    fs::remove_file(f.lower.join("src/too")).unwrap();
+    assert_eq!((f.attr("readme").unwrap().mode, f.read("readme")), (0o600, b"read me".to_vec()));
+    assert_eq!(f.names(""), ["link", "readme", "src"]);
+    assert_eq!(f.names("src"), ["deep", "main"]);
+    f.write("readme", 0, b"R");
+    assert_eq!(f.read("readme"), b"Read me");
 }
 
 #[test]
