@@ -8,6 +8,8 @@ mod layout;
 mod live;
 mod load;
 mod lower;
+#[cfg(test)]
+mod private_mounts;
 mod review;
 mod seal;
 mod stat;

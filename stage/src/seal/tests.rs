@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::*;
+use crate::private_mounts::{mount_tmpfs, with_private_mounts};
 use crate::{Access, Before, Keep, NewNode, NodeId, Stage, StageOptions, StageStatus, load_changes, status};
 
 const NEW: NewNode = NewNode { mode: 0o644, uid: 0, gid: 0 };
@@ -176,20 +177,12 @@ fn thrown_away_stages_are_no_stages() {
     assert!(matches!(seal(&temp.path().join("stage")), Err(SealError::Load(LoadError::NotAStage(_)))));
 }
 
-/// A file system of `size` bytes, for this thread alone.
-fn small_disk(at: &Path, size: &str) {
-    use nix::mount::{MsFlags, mount};
-    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
-    let none: Option<&str> = None;
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
-    mount(Some("tmpfs"), at, Some("tmpfs"), MsFlags::empty(), Some(format!("size={size}").as_str())).unwrap();
-}
-
 #[test]
 fn a_full_disk_stops_writers_and_nothing_else() {
-    if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: mounting needs root");
-    }
+    with_private_mounts(full_disk);
+}
+
+fn full_disk() {
     let temp = tempfile::tempdir().unwrap();
     let lower = temp.path().join("lower");
     fs::create_dir_all(&lower).unwrap();
@@ -197,7 +190,7 @@ fn a_full_disk_stops_writers_and_nothing_else() {
     fs::write(lower.join("big"), vec![3; 8 << 20]).unwrap();
     fs::write(lower.join("small"), "s").unwrap();
     std::thread::sleep(Duration::from_millis(60));
-    small_disk(&temp.path().join("disk"), "6m");
+    mount_tmpfs(&temp.path().join("disk"), "size=6m");
     let dir = temp.path().join("disk/stage");
     let stage = Stage::create(&dir, &lower, StageOptions::default()).unwrap();
     write(&stage, b"before", b"kept");
@@ -234,13 +227,14 @@ fn a_full_disk_stops_writers_and_nothing_else() {
 
 #[test]
 fn deleting_makes_room_again() {
-    if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: mounting needs root");
-    }
+    with_private_mounts(room_again);
+}
+
+fn room_again() {
     let temp = tempfile::tempdir().unwrap();
     fs::create_dir(temp.path().join("lower")).unwrap();
     fs::create_dir(temp.path().join("disk")).unwrap();
-    small_disk(&temp.path().join("disk"), "6m");
+    mount_tmpfs(&temp.path().join("disk"), "size=6m");
     let dir = temp.path().join("disk/stage");
     let stage = Stage::create(&dir, &temp.path().join("lower"), StageOptions::default()).unwrap();
     for round in 0..20 {

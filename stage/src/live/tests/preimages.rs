@@ -115,7 +115,8 @@ fn deleted_trees_list_what_was_in_them() {
     f.stage.rmdir(src, b"deep").unwrap();
     f.unlink("src", "main").unwrap();
     f.stage.rmdir(NodeId::ROOT, b"src").unwrap();
-    f.stage.make_dir(NodeId::ROOT, b"src", &NewNode { mode: 0o755, uid: 0, gid: 0 }).unwrap();
+    let Attr { mode, uid, gid, .. } = f.stage.attr(src).unwrap();
+    f.stage.make_dir(NodeId::ROOT, b"src", &NewNode { mode, uid, gid }).unwrap();
     let (_temp, changes) = f.seal();
     assert_eq!(summary(&changes), ["src/deep: directory > -", "src/deep/leaf: file 4 > -", "src/main: file 4 > -"]);
 }

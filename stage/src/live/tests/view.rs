@@ -3,6 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use super::*;
+use crate::private_mounts::{mount_tmpfs, with_private_mounts};
 
 #[test]
 fn edits_by_the_person_show_at_once() {
@@ -112,26 +113,13 @@ fn boundaries_are_empty_and_stay() {
     assert_eq!(f.rename("", "src", "", "x"), Err(Errno::BUSY));
 }
 
-/// What this thread mounts from here on shows to it alone. Comes before a stage pins its lower.
-fn private_mounts() {
-    use nix::mount::{MsFlags, mount};
-    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
-    let none: Option<&str> = None;
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
-}
-
-fn mount_tmpfs(at: &Path) {
-    let none: Option<&str> = None;
-    nix::mount::mount(Some("tmpfs"), at, Some("tmpfs"), nix::mount::MsFlags::empty(), none).unwrap();
-}
-
 #[test]
 fn it_works_without_a_proc_file_system() {
-    if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: mounting needs root");
-    }
-    private_mounts();
-    mount_tmpfs(Path::new("/proc"));
+    with_private_mounts(without_proc);
+}
+
+fn without_proc() {
+    mount_tmpfs(Path::new("/proc"), "");
     let f = Fixture::new(project);
     assert_eq!(f.read("src/deep/leaf"), b"leaf");
     f.write("readme", 0, b"R");
@@ -141,13 +129,13 @@ fn it_works_without_a_proc_file_system() {
 
 #[test]
 fn mounts_below_the_lower_are_followed() {
-    if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: mounting needs root");
-    }
-    private_mounts();
+    with_private_mounts(mount_below);
+}
+
+fn mount_below() {
     let f = Fixture::new(project);
     let at = f.lower.join("src/deep");
-    mount_tmpfs(&at);
+    mount_tmpfs(&at, "");
     fs::write(at.join("mounted"), "m").unwrap();
     assert_eq!(f.names("src/deep"), ["mounted"]);
     let attr = f.attr("src/deep/mounted").unwrap();
