@@ -277,7 +277,7 @@ pub(crate) struct CompletionsArgs {
     pub(crate) shell: clap_complete::Shell,
 }
 
-/// What a worker process is told on its command line: two descriptors.
+/// What a worker process is told on its command line.
 #[derive(Debug, Args)]
 pub(crate) struct WorkerArgs {
     /// Descriptor of the job
@@ -289,6 +289,9 @@ pub(crate) struct WorkerArgs {
     /// The supervisor's process id
     #[arg(long)]
     pub(crate) supervisor: i32,
+    /// Signals that stay blocked
+    #[arg(long)]
+    pub(crate) blocked: Vec<i32>,
 }
 
 impl Command {

@@ -13,7 +13,7 @@ pub(crate) enum ValueError {
     Span,
     #[error("expected a size such as 512M or 4G")]
     Memory,
-    #[error("between 64M and 1T")]
+    #[error("between 128M and 1T")]
     MemoryRange,
 }
 
@@ -62,7 +62,7 @@ impl FromStr for Memory {
         };
         let mib = scaled(number, unit_kib).ok_or(ValueError::Memory)? >> 10;
         match u32::try_from(mib) {
-            Ok(mib @ 64..=1_048_576) => Ok(Self(mib)),
+            Ok(mib @ 128..=1_048_576) => Ok(Self(mib)),
             _ => Err(ValueError::MemoryRange),
         }
     }
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn sizes() {
-        for (text, mib) in [("512M", 512), ("4G", 4096), ("1.5g", 1536), ("65536KiB", 64), ("1T", 1 << 20)] {
+        for (text, mib) in [("512M", 512), ("4G", 4096), ("1.5g", 1536), ("131072KiB", 128), ("1T", 1 << 20)] {
             assert_eq!(text.parse(), Ok(Memory(mib)), "{text}");
         }
         assert_eq!("1M".parse::<Memory>(), Err(ValueError::MemoryRange));

@@ -12,7 +12,7 @@ use crate::bundle::{self, without_values};
 use crate::report::{Failure, chain, count, plain, plain_path, say, say_json, span};
 use crate::resolve::{Ambient, Resolved};
 use crate::runs::{Claim, Phase, Store, now_ms};
-use crate::supervisor::{Ending, Worker, check};
+use crate::supervisor::{Ending, WORKER_LOST, Worker, check};
 use crate::{secrets, select, stages};
 
 /// A run that has a record and no bundle yet.
@@ -44,6 +44,9 @@ struct Report<'a> {
     outcome: &'a Outcome,
     stage: &'a StageRecord,
     stage_dir: Option<&'a pvisor_spec::OsBytes>,
+    /// `kind`, `message` and `hints`, where the command did not come to an end of its own.
+    #[serde(flatten)]
+    failure: Option<Failure>,
 }
 
 impl Attempt {
@@ -140,12 +143,17 @@ impl Attempt {
 
     /// How a run ended whose command has no end of its own.
     pub(super) fn broken(&self, broken: Interruption) -> Outcome {
-        if self.started { Outcome::Interrupted(broken) } else { Outcome::Refused(broken) }
+        // A worker that is lost may have started the command without having told so.
+        match self.started || broken.kind == WORKER_LOST {
+            true => Outcome::Interrupted(broken),
+            false => Outcome::Refused(broken),
+        }
     }
 
     /// Stop 9: the stage becomes complete and immutable, the bundle tells the rest. What can't be written is said.
     pub(super) fn seal(&mut self, outcome: Outcome) -> Bundle {
         let (outcome, stage) = self.seal_stage(outcome);
+        self.claim.sweep();
         let receipts = std::mem::take(&mut self.receipts);
         let bundle = bundle::compose(&self.claim.record, receipts, outcome, stage, now_ms());
         self.claim.record.phase = Phase::Ended;
@@ -184,6 +192,10 @@ impl Attempt {
                 outcome: &bundle.outcome,
                 stage: &bundle.stage,
                 stage_dir: self.spec.stage.as_ref().map(|s| &s.dir),
+                failure: match &bundle.outcome {
+                    Outcome::Completed(_) => None,
+                    Outcome::Refused(i) | Outcome::Interrupted(i) => Some(i.clone().into()),
+                },
             });
         } else {
             self.say(bundle);
@@ -201,7 +213,7 @@ impl Attempt {
             Outcome::Refused(broken) | Outcome::Interrupted(broken) => {
                 let failure = Failure::from(broken.clone());
                 failure.tell(false);
-                if self.started {
+                if matches!(bundle.outcome, Outcome::Interrupted(_)) {
                     say(&format!("the run was interrupted after {took}{place}; pvisor status {run} has the details"));
                 }
                 if bundle.stage.state == StageState::Unsealed {

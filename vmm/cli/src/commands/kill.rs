@@ -55,6 +55,11 @@ fn end(run: &Run) -> Result<Killed, Failure> {
     if !supervisor.signal(Signal::TERM) && supervisor.is_alive() {
         return Err(failed(format!("process {} can't be signalled", supervisor.pid)));
     }
+    // What is stopped hears nothing.
+    supervisor.signal(Signal::CONT);
+    if let Some(worker) = &run.record.worker {
+        worker.signal(Signal::CONT);
+    }
     if supervisor.wait(grace + LENIENCE) {
         return done(false);
     }

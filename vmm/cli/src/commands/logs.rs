@@ -16,8 +16,8 @@ pub(super) fn logs(args: &LogsArgs) -> Result<u8, Failure> {
     let (ambient, store) = surroundings()?;
     let run = store.find(&args.run, &ambient.cwd)?;
     let path = run.console_log();
-    let file = match File::open(&path) {
-        Ok(file) => file,
+    let log = match File::open(&path) {
+        Ok(log) => log,
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let failure = Failure::new("no_log", format!("{} has no console log", run.id));
             return Err(match run.record.spec.executor {
@@ -27,7 +27,11 @@ pub(super) fn logs(args: &LogsArgs) -> Result<u8, Failure> {
         }
         Err(e) => return Err(Failure::new("no_log", format!("can't read {}: {e}", plain_path(&path)))),
     };
-    print(file)?;
+    // What was in the log before it became too long for one file.
+    if let Ok(older) = File::open(path.with_extension("log.old")) {
+        print(older)?;
+    }
+    print(log)?;
     Ok(ExitCode::OK)
 }
 

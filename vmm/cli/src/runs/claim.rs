@@ -15,6 +15,8 @@ use super::{RunRecord, StoreError};
 pub(super) const RECORD: &str = "run.json";
 pub(super) const BUNDLE: &str = "bundle.json";
 pub(super) const LOCK: &str = "lock";
+/// What a guest changed outside of the project; its worker removes it, unless it is killed.
+pub(super) const GUEST_ROOT: &str = "guest-root";
 
 /// Prefix of a directory that is not a run yet.
 pub(super) const UNBORN: &str = ".new-";
@@ -67,6 +69,12 @@ impl Claim {
     /// It can't be written.
     pub(crate) fn save(&self) -> Result<(), StoreError> {
         write_json(&self.dir.join(RECORD), &self.record)
+    }
+
+    /// Removes what a worker that is gone could not.
+    pub(crate) fn sweep(&self) {
+        // Harmless where it stays: it is of no use to anyone, and goes with the run's directory.
+        let _ = fs::remove_dir_all(self.dir.join(GUEST_ROOT));
     }
 
     /// Writes the bundle.

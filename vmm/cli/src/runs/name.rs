@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use pvisor_spec::RunId;
+use pvisor_spec::{RunId, StageState};
 
 use super::{Entry, Run, Store, StoreError};
 
@@ -49,6 +49,8 @@ impl Store {
         for entry in self.entries()? {
             if let Entry::Run(run) = entry
                 && run.stage_dir().is_some_and(|stage| stage == dir)
+                // A run that was refused for what is in the directory has no part in it.
+                && run.stage_state() != StageState::None
             {
                 return Ok(Some(*run));
             }

@@ -1,10 +1,11 @@
 //! Ending what a supervisor that died could not end.
 
+use std::fs;
 use std::time::Duration;
 
 use pvisor_spec::{Interruption, Outcome};
 
-use super::claim::{BUNDLE, RECORD};
+use super::claim::{BUNDLE, GUEST_ROOT, RECORD};
 use super::file::write_json;
 use super::{Phase, Run, now_ms};
 use crate::bundle;
@@ -19,8 +20,16 @@ pub(super) fn settle(mut run: Run) -> Run {
         run.trouble = Some(left.message);
         return run;
     }
+    let guest_root = run.dir.join(GUEST_ROOT);
+    if guest_root.exists()
+        && let Err(e) = fs::remove_dir_all(&guest_root)
+    {
+        run.trouble = Some(format!("can't remove {}: {e}", guest_root.display()));
+    }
     if run.bundle.is_none() {
-        let stage = run.stage_dir().map_or_else(bundle::no_stage, stages::record);
+        // Without a worker nobody has made a stage: what is in the directory is somebody else's.
+        let stage = run.stage_dir().filter(|_| run.record.worker.is_some());
+        let stage = stage.map_or_else(bundle::no_stage, stages::record);
         let outcome = Outcome::Interrupted(Interruption {
             kind: "supervisor_lost".to_owned(),
             message: match run.record.phase {

@@ -2,6 +2,7 @@
 
 use pvisor_host_exec::HostExecutor;
 use pvisor_spec::{Executor, ExecutorKind, ExecutorRequest, FilesystemMode, Interruption, Refusal, RunSpec};
+use pvisor_vmm::KrunExecutor;
 
 /// The executor of a run.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,17 +22,12 @@ pub(crate) struct Selection {
 pub(crate) fn executor(kind: ExecutorKind, force_slow_kvm: bool) -> Result<Box<dyn Executor>, Refusal> {
     match kind {
         ExecutorKind::Host => Ok(Box::new(HostExecutor)),
-        ExecutorKind::Krun => krun(force_slow_kvm),
+        ExecutorKind::Krun => Ok(Box::new(KrunExecutor::new(force_slow_kvm))),
         ExecutorKind::Oci => Err(Refusal {
             reason: "it is not in this version".to_owned(),
             hint: "use --executor krun or --executor host".to_owned(),
         }),
     }
-}
-
-fn krun(force_slow_kvm: bool) -> Result<Box<dyn Executor>, Refusal> {
-    pvisor_vmm::probe::admit(force_slow_kvm)?;
-    Err(Refusal { reason: "it is not in this version".to_owned(), hint: "use --executor host".to_owned() })
 }
 
 /// Chooses the executor of a run.

@@ -12,4 +12,4 @@ mod watch;
 pub(crate) use check::check;
 pub(crate) use events::MAX_LINE;
 pub(crate) use spawn::Worker;
-pub(crate) use watch::Ending;
+pub(crate) use watch::{Ending, WORKER_LOST};

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 /// Signals that are passed on to the worker.
@@ -28,10 +28,13 @@ pub(super) struct Arrived {
     pub(super) by_terminal: bool,
 }
 
-/// Blocks the signals in this thread and reads them instead. They stay blocked: after a run there is nothing left
-/// that a signal should cut short.
+/// Signals of this thread, blocked and read instead. They stay blocked: after a run there is nothing left that a signal
+/// should cut short.
 #[derive(Debug)]
-pub(super) struct Signals(SignalFd);
+pub(super) struct Signals {
+    arrived: SignalFd,
+    before: SigSet,
+}
 
 impl Signals {
     /// Starts to read signals. The process must have one thread only.
@@ -41,18 +44,24 @@ impl Signals {
             set.add(signal);
         }
         set.add(Signal::SIGCHLD);
-        set.thread_block()?;
-        SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map(Self)
+        let before = set.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        let arrived = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        Ok(Self { arrived, before })
+    }
+
+    /// Numbers of the signals that the caller had blocked already: those that the command is to find blocked.
+    pub(super) fn blocked_before(&self) -> impl Iterator<Item = i32> {
+        self.before.iter().map(|signal| signal as i32)
     }
 
     /// The descriptor to wait for.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.arrived.as_fd()
     }
 
     /// The next signal that is there now.
     pub(super) fn next(&mut self) -> nix::Result<Option<Arrived>> {
-        let Some(info) = self.0.read_signal()? else { return Ok(None) };
+        let Some(info) = self.arrived.read_signal()? else { return Ok(None) };
         let number = i32::try_from(info.ssi_signo).unwrap_or_default();
         let signal = Signal::try_from(number)?;
         Ok(Some(Arrived { signal, by_terminal: info.ssi_code == SI_KERNEL }))

@@ -68,6 +68,10 @@ impl Worker {
         command.arg("--job").arg(job_reader.as_raw_fd().to_string());
         command.arg("--events").arg(events_writer.as_raw_fd().to_string());
         command.arg("--supervisor").arg(std::process::id().to_string());
+        // The mask is inherited, with the signals in it that are blocked here.
+        for signal in signals.blocked_before() {
+            command.arg("--blocked").arg(signal.to_string());
+        }
         if !shares_group {
             command.process_group(0);
         }

@@ -11,6 +11,9 @@ use rustix::process::{Signal, WaitOptions, WaitStatus, pidfd_send_signal, waitpi
 use super::signals::Arrived;
 use super::spawn::Worker;
 
+/// Kind of the interruption of a run whose worker ended without a word.
+pub(crate) const WORKER_LOST: &str = "worker_lost";
+
 /// How long after its own deadline a worker is given to enforce it.
 const LENIENCE: Duration = Duration::from_secs(10);
 
@@ -232,7 +235,7 @@ fn lost(status: WaitStatus) -> Interruption {
         (None, Some(code)) => format!("the worker ended with status {code} without telling how the command did"),
         (None, None) => "the worker ended without telling how the command did".to_owned(),
     };
-    interruption("worker_lost", &message)
+    interruption(WORKER_LOST, &message)
 }
 
 fn interruption(kind: &str, message: &str) -> Interruption {

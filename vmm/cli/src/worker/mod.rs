@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use nix::sys::signal::{SigSet, Signal as NamedSignal};
 use pvisor_spec::{ExecutorKind, WorkerEvent, WorkerFailure, WorkerJob};
 use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal};
 
@@ -24,6 +25,8 @@ enum JobError {
     Close(#[source] io::Error),
     #[error("can't be made to end with the supervisor")]
     Bind(#[source] rustix::io::Errno),
+    #[error("can't set the signal mask")]
+    Mask(#[source] nix::Error),
     #[error("the supervisor is gone")]
     Orphan,
     #[error("can't read the job")]
@@ -92,14 +95,18 @@ fn internal(message: String) -> WorkerFailure {
     WorkerFailure { kind: "internal".to_owned(), message, hint: String::new() }
 }
 
-/// Makes this process end with its supervisor. First of all: even opening a pipe waits for the other side.
+/// Makes this process end with its supervisor, and hear signals as the supervisor's caller would. First of all: even opening a pipe waits for the other side.
 fn bind(args: &WorkerArgs) -> Result<(), JobError> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(JobError::Bind)?;
     // It may have died before that call.
     if rustix::process::getppid().map(|p| p.as_raw_nonzero().get()) != Some(args.supervisor) {
         return Err(JobError::Orphan);
     }
-    Ok(())
+    let mut mask = SigSet::empty();
+    for number in &args.blocked {
+        mask.add(NamedSignal::try_from(*number).map_err(JobError::Mask)?);
+    }
+    mask.thread_set_mask().map_err(JobError::Mask)
 }
 
 /// Opens both pipes anew, so that they are closed on exec, and closes every descriptor that was inherited but the
