@@ -64,7 +64,10 @@ fn cpus_memory_and_a_large_environment_arrive() {
     for pair in &pairs {
         options.extend(["--env", pair]);
     }
-    let out = finish(sandbox.krun(&options, &["sh", "-c", "nproc; grep MemTotal /proc/meminfo; env | grep -c ^LONG_; echo $LONG_499"]));
+    let out = finish(
+        sandbox
+            .krun(&options, &["sh", "-c", "nproc; grep MemTotal /proc/meminfo; env | grep -c ^LONG_; echo $LONG_499"]),
+    );
     assert_eq!(out.status.code(), Some(0), "{}", text(&out));
     let printed = stdout(&out);
     let lines: Vec<&str> = printed.lines().collect();

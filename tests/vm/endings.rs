@@ -87,7 +87,8 @@ fn a_full_disk_is_the_commands_problem_and_the_stage_stays_whole() {
     let sandbox = Sandbox::new();
     let small = sandbox.path().join("small");
     std::fs::create_dir(&small).unwrap();
-    let mount = std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=8m", "small"]).arg(&small).status();
+    let mount =
+        std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=8m", "small"]).arg(&small).status();
     assert!(mount.unwrap().success());
     let stage = small.join("stage");
     let script = "dd if=/dev/zero of=big bs=65536 count=400; echo dd=$?; echo kept > kept";

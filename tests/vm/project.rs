@@ -83,6 +83,7 @@ P
     assert!(stdout(&out).contains("ok 500\n") && stdout(&out).trim().ends_with("42"), "{}", text(&out));
     let apply = finish(sandbox.pvisor(&["apply", "last"]));
     assert!(apply.status.success(), "{}", text(&apply));
-    let fsck = std::process::Command::new("git").args(["fsck", "--strict"]).current_dir(sandbox.project()).output().unwrap();
+    let fsck =
+        std::process::Command::new("git").args(["fsck", "--strict"]).current_dir(sandbox.project()).output().unwrap();
     assert!(fsck.status.success(), "{}", text(&fsck));
 }

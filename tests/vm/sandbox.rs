@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -47,7 +48,8 @@ impl Sandbox {
 
     /// `pvisor run --executor krun OPTIONS -- COMMAND`.
     pub fn krun(&self, options: &[&str], command: &[&str]) -> Command {
-        let args: Vec<&str> = ["run", "--executor", "krun"].iter().chain(options).chain(&["--"]).chain(command).copied().collect();
+        let args: Vec<&str> =
+            ["run", "--executor", "krun"].iter().chain(options).chain(&["--"]).chain(command).copied().collect();
         self.pvisor(&args)
     }
 
@@ -123,7 +125,7 @@ pub fn wait(mut child: Child) -> Output {
     let pid = child.id();
     let (done, waiting) = std::sync::mpsc::channel::<()>();
     let watchdog = std::thread::spawn(move || {
-        if waiting.recv_timeout(PATIENCE).is_err() {
+        if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
             let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
         }
     });

@@ -54,7 +54,13 @@ fn a_reader_that_leaves_ends_the_command() {
 #[ignore = "needs a KVM that runs guests"]
 fn an_open_input_does_not_keep_a_finished_run_alive() {
     let sandbox = Sandbox::new();
-    let mut child = sandbox.krun(&[], &["echo", "done"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = sandbox
+        .krun(&[], &["echo", "done"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let held = child.stdin.take();
     let out = wait(child);
     drop(held);
