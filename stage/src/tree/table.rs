@@ -125,7 +125,9 @@ impl Tree {
                 return Some(known.node);
             }
             if node.kind == stat.kind && node.key == Some(stat.key()) {
-                self.go_by(known.node, parent, name);
+                if node.places.len() > 1 {
+                    self.go_by(known.node, parent, name);
+                }
                 return Some(known.node);
             }
             // Somebody put another file there.
@@ -147,10 +149,9 @@ impl Tree {
 
     /// A file is read at the place where it was seen last: other names of it may be gone.
     fn go_by(&mut self, id: NodeId, parent: NodeId, name: &[u8]) {
-        let many = self.get(id).is_some_and(|n| n.places.len() > 1 && n.dir.is_none());
-        let path = self.get(parent).and_then(|n| n.origin.as_deref()).filter(|_| many).map(|dir| join(dir, name));
-        if let (Some(path), Some(node)) = (path, self.get_mut(id)) {
-            node.origin = Some(path.into());
+        let Some(dir) = self.get(parent).and_then(|n| n.origin.clone()) else { return };
+        if let Some(node) = self.get_mut(id).filter(|n| n.dir.is_none()) {
+            node.origin = Some(join(&dir, name).into());
         }
     }
 
