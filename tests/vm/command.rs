@@ -45,6 +45,18 @@ fn the_tools_of_the_host_are_there() {
 
 #[test]
 #[ignore = "needs a KVM that runs guests"]
+fn the_probe_finds_this_kvm_usable() {
+    let sandbox = Sandbox::new();
+    // The other tests keep the machine busy, and each try is cut off in under a second.
+    let usable = (0..20).any(|_| {
+        let out = finish(sandbox.pvisor(&["run", "--", "uname", "-r"]));
+        stdout(&out).trim().ends_with("-pvisor")
+    });
+    assert!(usable, "{}", text(&finish(sandbox.pvisor(&["doctor"]))));
+}
+
+#[test]
+#[ignore = "needs a KVM that runs guests"]
 fn codes_of_the_shells_tell_what_went_wrong() {
     let sandbox = Sandbox::new();
     let out = finish(sandbox.krun(&[], &["no-such-program-here"]));
