@@ -2,8 +2,9 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::PoisonError;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use pvisor_stage::{Access, FallocateFlags, NodeId, OpenFile, SeekFrom, SetAttr, Stage};
+use pvisor_stage::{Access, FallocateFlags, NodeId, OpenFile, SeekFrom, SetAttr, Stage, Time};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -19,11 +20,34 @@ pub(crate) struct File {
     pub(crate) access: Access,
 }
 
+/// What a file of the lower was when it was last opened for reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    size: u64,
+    mtime: Time,
+    ctime: Time,
+}
+
+/// Most files that are remembered.
+const MAX_SEEN: usize = 1 << 16;
+
+impl Seen {
+    /// A later change would show in the time of the last change.
+    fn is_settled(&self) -> bool {
+        const STEP: Duration = Duration::from_millis(100);
+        let changed = u64::try_from(self.ctime.0).ok().map(|s| Duration::new(s, self.ctime.1));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+        now.zip(changed).and_then(|(now, changed)| now.checked_sub(changed)).is_some_and(|age| age > STEP)
+    }
+}
+
 /// What opening gave.
 #[derive(Clone, Copy, Debug)]
 pub struct Opened {
     /// The open file.
     pub handle: Handle,
+    /// The kernel may keep the pages that it has of the file: nothing changed since it read them.
+    pub keep_cache: bool,
 }
 
 /// What kind of write it is.
@@ -82,7 +106,28 @@ impl StageFs {
         if truncate && kill_priv {
             self.clear_privilege(stage, node)?;
         }
-        Ok(Opened { handle: self.files.insert(File::new(open, access))? })
+        let keep_cache = access == Access::Read && self.is_unchanged(stage, &open);
+        Ok(Opened { handle: self.files.insert(File::new(open, access))?, keep_cache })
+    }
+
+    /// Whether the content is what it was at the last open for reading. Staged content changes only through the
+    /// kernel that asks. For the lower's, the time of the last change tells, which nobody can set back; it counts from
+    /// when it is so old that the clock has moved on since.
+    fn is_unchanged(&self, stage: &Stage, open: &OpenFile) -> bool {
+        if open.is_staged() {
+            return true;
+        }
+        let Ok(attr) = stage.attr(open.node()) else { return false };
+        let seen = Seen { size: attr.size, mtime: attr.mtime, ctime: attr.ctime };
+        let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = all.remove(&open.node()) == Some(seen);
+        if all.len() >= MAX_SEEN {
+            all.clear();
+        }
+        if seen.is_settled() {
+            all.insert(open.node(), seen);
+        }
+        known
     }
 
     /// Makes a file and opens it; takes a reference. Where the name exists by now and the flags do not say `O_EXCL`,
@@ -324,6 +369,29 @@ mod tests {
         let mut buffer = [0; 16];
         let read = fs.read(handle, &mut buffer, 0).unwrap();
         assert_eq!(&buffer[..read], b"X123456789ab");
+    }
+
+    #[test]
+    fn pages_are_kept_only_while_nobody_changed_the_file() {
+        let (dir, fs) = filesystem();
+        let lower = dir.path().join("lower/f");
+        let node = fs.lookup(NodeId::ROOT, b"f").unwrap().attr.node;
+        let kept = |flags| fs.open(node, flags, false).unwrap().keep_cache;
+        let settle = || std::thread::sleep(std::time::Duration::from_millis(150));
+        assert!(!kept(0), "just made: a change in this very moment would not show");
+        assert!(!kept(0));
+        settle();
+        assert!(!kept(0));
+        assert!(kept(0) && kept(0));
+        let before = std::fs::metadata(&lower).unwrap().modified().unwrap();
+        std::fs::write(&lower, "9876543210").unwrap();
+        std::fs::File::options().write(true).open(&lower).unwrap().set_modified(before).unwrap();
+        assert!(!kept(0), "same size, same time of modification, other content");
+        settle();
+        assert!(!kept(0));
+        assert!(kept(0));
+        assert!(!kept(2), "an open that copies up drops what was read from the lower");
+        assert!(kept(0));
     }
 
     #[test]

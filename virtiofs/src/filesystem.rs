@@ -1,5 +1,6 @@
 //! The filesystem: names and metadata. Files are in `file`, directory streams in `directory`.
 
+use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use pvisor_stage::{Attr, FileKind, NewNode, NodeId, RenameFlags, SetAttr, Stage,
 use rustix::io::Errno;
 
 use crate::directory::Directory;
-use crate::file::File;
+use crate::file::{File, Seen};
 use crate::handle::{Handle, HandleTable};
 
 /// Longest symbolic link target, in bytes: the kernel takes no longer path.
@@ -63,6 +64,8 @@ pub struct StageFs {
     /// Held, by node, from the look at the end of a file to the write there. Kernels let one append to a file through
     /// at a time; these are for those that do not.
     pub(crate) appends: [Mutex<()>; 16],
+    /// What files of the lower were when they were last opened for reading.
+    pub(crate) seen: Mutex<HashMap<NodeId, Seen>>,
     /// Told of nodes that lost set-user-id or set-group-id by a request whose reply does not show the mode.
     privilege_lost: OnceLock<Box<dyn Fn(NodeId) + Send + Sync>>,
     /// Whether the filesystem is fenced; each request holds it for reading.
@@ -92,6 +95,7 @@ impl StageFs {
             files: HandleTable::new(),
             directories: HandleTable::new(),
             appends: std::array::from_fn(|_| Mutex::new(())),
+            seen: Mutex::new(HashMap::new()),
             privilege_lost: OnceLock::new(),
             fenced: RwLock::new(false),
         }

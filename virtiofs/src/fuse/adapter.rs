@@ -245,7 +245,10 @@ impl Filesystem for Adapter {
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         match self.node(number).and_then(|node| self.fs.open(node, bits(flags.0), kill_priv(request))) {
-            Ok(opened) => reply.opened(FileHandle(opened.handle.0), FopenFlags::empty()),
+            Ok(opened) => {
+                let keep = if opened.keep_cache { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
+                reply.opened(FileHandle(opened.handle.0), keep);
+            }
             Err(error) => reply.error(errno(error)),
         }
     }

@@ -71,6 +71,21 @@ fn edits_by_the_person_show_until_the_command_has_its_own() {
 }
 
 #[test]
+fn an_edit_that_hides_its_traces_shows_all_the_same() {
+    let Some(fs) = Fixture::new("echo first > f; echo first > g; touch -d 2001-01-01 f g") else { return };
+    let read = |name: &str| std::fs::read_to_string(fs.mnt().join(name)).unwrap();
+    // Long enough for the pages to be kept from one open to the next.
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    for _ in 0..3 {
+        assert_eq!((read("f"), read("g")), ("first\n".into(), "first\n".into()));
+    }
+    shell(&fs.lower(), "printf 'other\n' > f; printf 'other\n' > g; touch -d 2001-01-01 f g", &[]);
+    assert_eq!(read("f"), "other\n");
+    shell(&fs.mnt(), "echo more >> g", &[]);
+    assert_eq!(read("g"), "other\nmore\n");
+}
+
+#[test]
 fn locks_are_held_and_waited_for() {
     let Some(fs) = Fixture::new("touch lock; echo 0 > n") else { return };
     shell(&fs.mnt(), "for i in $(seq 50); do flock lock sh -c 'n=$(cat n); echo $((n+1)) > n' & done; wait", &[]);
