@@ -27,8 +27,14 @@ impl<E: Into<io::Error>> From<E> for CopyError {
     }
 }
 
-/// Fills the empty file `to` with all of `from`: blocks shared where the filesystem can, holes kept.
-pub(crate) fn copy(disk: Disk<'_>, from: &File, to: &File, (size, hash): (u64, &ContentHash)) -> Result<(), CopyError> {
+/// Fills the empty file `to` with all of `from`, holes kept. Without `to` the content is only checked: what shares its
+/// blocks has to be read once all the same, so that what is applied is what was reviewed.
+pub(crate) fn copy(
+    disk: Disk<'_>,
+    from: &File,
+    to: Option<&File>,
+    (size, hash): (u64, &ContentHash),
+) -> Result<(), CopyError> {
     if from.metadata()?.len() != size {
         return Err(CopyError::Damaged);
     }
@@ -36,19 +42,19 @@ pub(crate) fn copy(disk: Disk<'_>, from: &File, to: &File, (size, hash): (u64, &
         return if *blake3::hash(b"").as_bytes() == *hash { Ok(()) } else { Err(CopyError::Damaged) };
     }
     let mut copier = Copier { disk, from, hasher: blake3::Hasher::new(), buffer: vec![0; buffer_size(size)] };
-    // A shared copy has to be read once all the same, so that what is applied is what was reviewed.
-    let shared = disk.clone_content(from, to).is_ok();
     let mut at = 0;
+    let mut written = 0;
     while at < size {
         let (start, end) = next_data(from, at, size)?;
         copier.skip(start - at);
-        copier.take(start, end, (!shared).then_some(to))?;
+        copier.take(start, end, to)?;
+        written = if end > start { end } else { written };
         at = end;
     }
     if copier.hasher.finalize().as_bytes() != hash {
         return Err(CopyError::Damaged);
     }
-    if !shared {
+    if let Some(to) = to.filter(|_| written < size) {
         // A hole at the end.
         disk.set_len(to, size)?;
     }
@@ -150,7 +156,7 @@ mod tests {
     fn holes_stay_holes() {
         let size = 64 << 20;
         let (_dir, from, to, hash) = files(&[(1 << 20, b"middle"), (33 << 20, &[7; 5000])], size);
-        copy(Disk::new(&Uninterrupted), &from, &to, (size, &hash)).unwrap();
+        copy(Disk::new(&Uninterrupted), &from, Some(&to), (size, &hash)).unwrap();
         assert_eq!(hash_of(&to), hash);
         assert!(to.metadata().unwrap().blocks() * 512 < 1 << 20);
     }
@@ -159,8 +165,8 @@ mod tests {
     fn other_content_than_the_sealed_one_is_refused() {
         let (_dir, from, to, hash) = files(&[(0, b"content")], 7);
         let disk = Disk::new(&Uninterrupted);
-        assert!(matches!(copy(disk, &from, &to, (8, &hash)), Err(CopyError::Damaged)));
+        assert!(matches!(copy(disk, &from, Some(&to), (8, &hash)), Err(CopyError::Damaged)));
         from.write_all_at(b"C", 0).unwrap();
-        assert!(matches!(copy(disk, &from, &to, (7, &hash)), Err(CopyError::Damaged)));
+        assert!(matches!(copy(disk, &from, None, (7, &hash)), Err(CopyError::Damaged)));
     }
 }

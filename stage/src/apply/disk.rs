@@ -118,7 +118,12 @@ impl<'a> Disk<'a> {
     /// `fd` may be of any kind but a symbolic link.
     pub fn set_mode(self, fd: impl AsFd, mode: u32) -> io::Result<()> {
         self.interrupt.before(Effect::Metadata)?;
-        Ok(rustix::fs::chmodat(CWD, magic_link(&fd), Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?)
+        let mode = Mode::from_raw_mode(mode & 0o7777);
+        match rustix::fs::fchmod(&fd, mode) {
+            // `O_PATH`.
+            Err(Errno::BADF) => Ok(rustix::fs::chmodat(CWD, magic_link(&fd), mode, AtFlags::empty())?),
+            done => Ok(done?),
+        }
     }
 
     /// `fd` may be of any kind, `O_PATH` too. The time of access stays.

@@ -18,9 +18,9 @@ use crate::{Errno, FileKind, Fingerprint, Kind, RelPath};
 /// What to do where the target has something that the plan does not expect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// Stop there.
+    /// Stop there. For the first execution of a plan.
     Stop,
-    /// Leave that path as it is and do the rest.
+    /// Leave that path as it is and do the rest. For a plan that was cut off.
     LeaveAlone,
 }
 
@@ -212,13 +212,18 @@ impl Move<'_> {
         done.blame(action, self.exec.target.whole(&self.step.path))
     }
 
+    /// Nobody has tried the step before.
+    fn is_first(&self) -> bool {
+        self.exec.policy == Policy::Stop
+    }
+
     fn held(&self, name: &[u8]) -> Result<Option<u64>, Fault> {
         self.staging.held(name).blame("read", &self.staging.label)
     }
 
     fn remove(&self, before: &Fingerprint, progress: &mut Progress) -> Result<(), Trouble> {
         let slot = slot_name(self.slot);
-        if self.held(&slot)?.is_none() {
+        if self.is_first() || self.held(&slot)?.is_none() {
             let (parent, name) = match self.parent() {
                 // The directory around it is gone, and the name with it.
                 Err(Trouble::Contested(ConflictKind::ParentMissing)) => return Ok(()),
@@ -239,7 +244,7 @@ impl Move<'_> {
 
     fn put(&self, ino: u64, before: Option<&Fingerprint>, progress: &mut Progress) -> Result<(), Trouble> {
         let slot = slot_name(self.slot);
-        let held = self.held(&slot)?;
+        let held = if self.is_first() { Some(ino) } else { self.held(&slot)? };
         match (held, before) {
             // Moved in before, or swapped and confirmed by way of an aside.
             (None, _) => Ok(()),
@@ -252,7 +257,7 @@ impl Move<'_> {
 
     fn move_in(&self, slot: &[u8], ino: u64, progress: &mut Progress) -> Result<(), Trouble> {
         let (parent, name) = self.parent()?;
-        if Stat::at(&parent, name).is_ok_and(|stat| stat.ino == ino) {
+        if !self.is_first() && Stat::at(&parent, name).is_ok_and(|stat| stat.ino == ino) {
             // Linked in, and cut off before the temporary name went.
             return Ok(self.blamed("put", self.disk().unlink(&self.staging.dir, slot))?);
         }
@@ -264,7 +269,7 @@ impl Move<'_> {
     fn replace(&self, slot: &[u8], ino: u64, before: &Fingerprint, progress: &mut Progress) -> Result<(), Trouble> {
         let (parent, name) = self.parent()?;
         let aside = aside_name(self.slot);
-        if self.held(&aside)?.is_some() {
+        if !self.is_first() && self.held(&aside)?.is_some() {
             return self.replace_aside((slot, ino), before, progress);
         }
         expect(&Stat::at(&parent, name).blame("read", self.exec.target.whole(&self.step.path))?, before)?;

@@ -70,22 +70,14 @@ impl<'t> Grounds<'t> {
     /// Whether the path of a change can be written, whose name is on `mount`. Notes what has to be done for it.
     pub fn check(&mut self, item: &Item<'_>, mount: Mount) -> Result<Option<ConflictKind>, Fault> {
         self.note_mount(&item.change.path, mount)?;
-        let now = match &item.now {
-            None => None,
-            Some(now) => {
-                let whole = self.target.whole(&item.change.path);
-                let fd = self.target.locate(&item.change.path).blame("open", &whole)?;
-                let Some(fd) = fd else { return Ok(Some(ConflictKind::Removed)) };
-                let Footing { mount: on, fixed } = footing(&fd).blame("read", &whole)?;
-                if fixed {
-                    return Ok(Some(ConflictKind::Fixed));
-                }
-                if on != mount && !item.adjusts() {
-                    return Ok(Some(ConflictKind::MountPoint));
-                }
-                Some(now)
+        if let Some(footing) = &item.footing {
+            if footing.fixed {
+                return Ok(Some(ConflictKind::Fixed));
             }
-        };
+            if footing.mount != mount && !item.adjusts() {
+                return Ok(Some(ConflictKind::MountPoint));
+            }
+        }
         let Some((parent, _)) = item.change.path.split() else { return Ok(None) };
         if item.adjusts() {
             return Ok(None);
@@ -95,7 +87,9 @@ impl<'t> Grounds<'t> {
         if ground.fixed {
             return Ok(Some(ConflictKind::Fixed));
         }
-        let foreign = |dir_owner| now.is_some_and(|n| n.stat.uid != self.powers.uid) && dir_owner != self.powers.uid;
+        let foreign = |dir_owner| {
+            item.now.as_ref().is_some_and(|n| n.stat.uid != self.powers.uid) && dir_owner != self.powers.uid
+        };
         match ground.access {
             Access::Closed => return Ok(Some(ConflictKind::NotWritable)),
             Access::Loosen => {

@@ -127,7 +127,7 @@ fn is_stage(dir: &OwnedFd) -> io::Result<bool> {
     // A run that broke before its first record, or a discard's last step: nothing of anybody else's is here.
     let ours = [LOCK, UPPER, WORK].map(str::as_bytes);
     let absent = regular(dir, SEAL)?.is_none();
-    Ok(absent && super::removal::names(dir)?.iter().all(|name| ours.contains(&&name[..])))
+    Ok(absent && super::removal::names(dir)?.iter().all(|(name, _)| ours.contains(&&name[..])))
 }
 
 fn regular(dir: &OwnedFd, name: &str) -> io::Result<Option<(File, u64)>> {

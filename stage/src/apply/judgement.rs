@@ -1,19 +1,16 @@
 //! Three-way judgement: what the command found, what it left, what the target has now.
 
 use std::collections::HashMap;
-use std::num::NonZero;
 
 use super::conflict::{Conflict, ConflictKind};
 use super::fault::{Blame, Fault};
 use super::ground::Grounds;
+use super::parallel;
 use super::powers::Powers;
 use super::print::Sight;
 use super::selection::below;
-use super::target::{Mount, Target, is_dir};
+use super::target::{Footing, Mount, Target, is_dir};
 use crate::{Before, Change, Errno, Fingerprint, RelPath};
-
-/// Paths looked at by one thread at the least.
-const SHARE: usize = 64;
 
 /// What is to be done with one change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +31,8 @@ pub(crate) struct Item<'c> {
     pub change: &'c Change,
     /// What stands there now.
     pub now: Option<Sight>,
+    /// Where it stands.
+    pub footing: Option<Footing>,
     /// What will stand there, cut down to what this caller can do.
     pub after: Option<Fingerprint>,
     pub verdict: Verdict,
@@ -78,7 +77,8 @@ impl Item<'_> {
 pub(crate) fn judge<'c>(target: &Target, changes: &[&'c Change], powers: &Powers) -> Result<Judgement<'c>, Fault> {
     let mut items = Vec::with_capacity(changes.len());
     let mut conflicts = Vec::new();
-    for (change, seen) in changes.iter().zip(look_at_all(target, changes)) {
+    let seen = parallel::map(changes, |change| target.look_closely(&change.path));
+    for (change, seen) in changes.iter().zip(seen) {
         let (item, conflict) = judge_one(target, change, seen, powers)?;
         conflicts.extend(conflict.map(|what| Conflict { path: change.path.clone(), what }));
         items.push(item);
@@ -90,34 +90,29 @@ pub(crate) fn judge<'c>(target: &Target, changes: &[&'c Change], powers: &Powers
     Ok(judgement)
 }
 
-/// Fingerprints, in the order of the changes.
-fn look_at_all(target: &Target, changes: &[&Change]) -> Vec<Result<Option<Sight>, Errno>> {
-    let look = |part: &[&Change]| part.iter().map(|c| target.look(&c.path)).collect::<Vec<_>>();
-    let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(8);
-    let share = changes.len().div_ceil(threads).max(SHARE);
-    if changes.len() <= share {
-        return look(changes);
-    }
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = changes.chunks(share).map(|part| (part, scope.spawn(move || look(part)))).collect();
-        // A worker that could not finish leaves its share to this thread.
-        workers.into_iter().flat_map(|(part, worker)| worker.join().unwrap_or_else(|_| look(part))).collect()
-    })
-}
-
 fn judge_one<'c>(
     target: &Target,
     change: &'c Change,
-    seen: Result<Option<Sight>, Errno>,
+    seen: Result<Option<(Sight, Footing)>, Errno>,
     powers: &Powers,
 ) -> Result<(Item<'c>, Option<ConflictKind>), Fault> {
-    let mut item =
-        Item { change, now: None, after: None, verdict: Verdict::Conflict, left_out: Vec::new(), mount: None };
-    item.now = match seen {
+    let mut item = Item {
+        change,
+        now: None,
+        footing: None,
+        after: None,
+        verdict: Verdict::Conflict,
+        left_out: Vec::new(),
+        mount: None,
+    };
+    let seen = match seen {
         Err(Errno::ACCESS | Errno::PERM) => return Ok((item, Some(ConflictKind::Unreadable))),
         Err(Errno::AGAIN) => return Ok((item, Some(ConflictKind::Unsteady))),
         seen => seen.blame("read", target.whole(&change.path))?,
     };
+    if let Some((now, footing)) = seen {
+        (item.now, item.footing) = (Some(now), Some(footing));
+    }
     match change.after.as_ref().map(|after| powers.fit(&after.print, item.now.as_ref())).transpose() {
         Ok(fitted) => {
             item.left_out = fitted.as_ref().map(|f| f.left_out.clone()).unwrap_or_default();

@@ -19,6 +19,8 @@ const TRIES: u32 = 3;
 pub(crate) struct Sight {
     pub print: Fingerprint,
     pub stat: Stat,
+    /// It is a regular file without any extended attributes.
+    pub bare: bool,
 }
 
 /// Takes the fingerprint of what an `O_PATH` descriptor stands for. Nothing but regular files and directories is
@@ -29,12 +31,17 @@ pub(crate) struct Sight {
 pub(crate) fn fingerprint(fd: &OwnedFd) -> Result<Sight, Errno> {
     let mut stat = Stat::of(fd)?;
     let mut xattrs = Default::default();
+    let mut bare = false;
     let kind = match stat.kind {
         FileKind::File => {
             let file = File::from(reopen(fd)?);
             let (hash, read) = steady_hash(&file)?;
             stat = read;
-            xattrs = read_xattrs(&file)?;
+            // Asking for their size first is cheaper where there are none, and that is the rule.
+            bare = matches!(rustix::fs::flistxattr_query(&file), Ok(0) | Err(Errno::NOTSUP));
+            if !bare {
+                xattrs = read_xattrs(&file)?;
+            }
             Kind::File { size: stat.size, hash }
         }
         FileKind::Directory => {
@@ -52,7 +59,7 @@ pub(crate) fn fingerprint(fd: &OwnedFd) -> Result<Sight, Errno> {
         FileKind::BlockDevice => Kind::BlockDevice(stat.rdev),
     };
     let meta = Meta { mode: stat.mode, uid: stat.uid, gid: stat.gid, mtime: stat.mtime, xattrs };
-    Ok(Sight { print: Fingerprint { kind, meta }, stat })
+    Ok(Sight { print: Fingerprint { kind, meta }, stat, bare })
 }
 
 /// Hash of a file's content, and its metadata, which did not change meanwhile.

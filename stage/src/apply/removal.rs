@@ -4,7 +4,7 @@ use std::io;
 use std::mem::MaybeUninit;
 
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, RawDir, openat};
+use rustix::fs::{FileType, Mode, OFlags, RawDir, openat};
 
 use super::disk::Disk;
 use crate::stat::Stat;
@@ -13,8 +13,11 @@ use crate::{Errno, FileKind};
 /// Prefix of the names that directories get on their way out.
 const LEAVING: &str = ".leaving-";
 
+/// A name, and whether it is a directory's.
+type Named = (Vec<u8>, bool);
+
 /// Names in an open directory (not `O_PATH`), read from its start, without `.` and `..`.
-pub(crate) fn names(dir: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
+pub(crate) fn names(dir: &OwnedFd) -> Result<Vec<Named>, Errno> {
     rustix::fs::seek(dir, rustix::fs::SeekFrom::Start(0))?;
     let mut buffer = vec![MaybeUninit::uninit(); 32 * 1024];
     let mut entries = RawDir::new(dir, &mut buffer);
@@ -23,7 +26,13 @@ pub(crate) fn names(dir: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
         let entry = entry?;
         match entry.file_name().to_bytes() {
             b"." | b".." => {}
-            name => out.push(name.to_vec()),
+            name => {
+                let is_dir = match entry.file_type() {
+                    FileType::Unknown => Stat::at(dir, name)?.kind == FileKind::Directory,
+                    known => known == FileType::Directory,
+                };
+                out.push((name.to_vec(), is_dir));
+            }
         }
     }
     Ok(out)
@@ -33,17 +42,17 @@ pub(crate) fn names(dir: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
 /// in it are first moved up into it, so that depth costs nothing.
 pub(crate) fn empty_dir(disk: Disk<'_>, dir: &OwnedFd, keep: &[Vec<u8>]) -> io::Result<u64> {
     let mut files = 0;
-    let mut queue: Vec<Vec<u8>> = names(dir)?.into_iter().filter(|name| !keep.contains(name)).collect();
+    let mut queue: Vec<Named> = names(dir)?.into_iter().filter(|(name, _)| !keep.contains(name)).collect();
     let mut serial = queue.len() as u64;
-    while let Some(name) = queue.pop() {
-        if Stat::at(dir, &name)?.kind != FileKind::Directory {
+    while let Some((name, is_dir)) = queue.pop() {
+        if !is_dir {
             disk.unlink(dir, &name)?;
             files += 1;
             continue;
         }
         let inner = open_dir(disk, dir, &name)?;
-        for child in names(&inner)? {
-            if Stat::at(&inner, &child)?.kind != FileKind::Directory {
+        for (child, is_dir) in names(&inner)? {
+            if !is_dir {
                 disk.unlink(&inner, &child)?;
                 files += 1;
                 continue;
@@ -52,7 +61,7 @@ pub(crate) fn empty_dir(disk: Disk<'_>, dir: &OwnedFd, keep: &[Vec<u8>]) -> io::
             open_dir(disk, &inner, &child)?;
             let leaving = free_name(dir, &mut serial)?;
             disk.place((&inner, &child), (dir, &leaving))?;
-            queue.push(leaving);
+            queue.push((leaving, true));
         }
         disk.remove_dir(dir, &name)?;
     }

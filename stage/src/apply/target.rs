@@ -83,6 +83,12 @@ impl Target {
         }
     }
 
+    /// Fingerprint of what stands at the path, and where it stands.
+    pub fn look_closely(&self, path: &RelPath) -> Result<Option<(Sight, Footing)>, Errno> {
+        let Some(fd) = self.locate(path)? else { return Ok(None) };
+        Ok(Some((fingerprint(&fd)?, footing(&fd)?)))
+    }
+
     /// Fingerprint of what stands at the path.
     pub fn look(&self, path: &RelPath) -> Result<Option<Sight>, Errno> {
         self.locate(path)?.map(|fd| fingerprint(&fd)).transpose()
