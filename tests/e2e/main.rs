@@ -1,5 +1,7 @@
 //! The binary from outside: what a person types, and what comes of it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod answers;
 mod architecture;
 mod bad_input;
 mod config;

@@ -76,8 +76,22 @@ fn control_c_ends_the_command_and_the_stage_is_sealed() {
     wait(child);
     until("the run is over", || world.status()["state"] == "ended");
     assert_eq!(world.status()["stage"]["state"], "sealed", "{}", terminal.text());
+    // As without us, the script that it was run from does not go on.
+    assert!(!terminal.text().contains("code="), "{}", terminal.text());
     assert_eq!(world.status()["exit_code"], 130, "{}", terminal.text());
     world.assert_nothing_left();
+}
+
+#[test]
+fn a_script_goes_on_after_a_command_that_dealt_with_the_interrupt() {
+    let world = World::new();
+    let script =
+        "$PVISOR run --executor host -- bash -c 'trap \"exit 5\" INT; echo ready; sleep 1000 & wait'; echo code=$?";
+    let (mut terminal, child) = Terminal::start(&world, script);
+    terminal.wait_for("ready");
+    terminal.press("\x03");
+    terminal.wait_for("code=5");
+    wait(child);
 }
 
 #[test]

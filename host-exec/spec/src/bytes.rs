@@ -11,6 +11,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 ///
 /// In JSON it is a plain string where it is UTF-8, else `{"hex": "…"}`, so that nothing is lost either way.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(with = "Wire<'static>"))]
 pub struct OsBytes(Vec<u8>);
 
 impl OsBytes {
@@ -90,6 +92,7 @@ impl From<OsBytes> for PathBuf {
 }
 
 #[derive(Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 enum Wire<'a> {
     Text(std::borrow::Cow<'a, str>),

@@ -9,6 +9,7 @@ pub const BUNDLE_SCHEMA: &str = "pvisor.bundle/1";
 
 /// A kind of access that a run can be kept from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Dimension {
     /// Reading files outside what the run is for.
@@ -42,6 +43,7 @@ impl Dimension {
 
 /// How much a control matters to the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Need {
     /// Without it the run does not start.
@@ -55,6 +57,7 @@ pub enum Need {
 
 /// How far a mechanism holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     /// The command can't get past it.
@@ -67,6 +70,7 @@ pub enum Level {
 
 /// How a fact is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum KnownBy {
     /// Read back from the kernel.
@@ -79,11 +83,13 @@ pub enum KnownBy {
 
 /// One enforced mechanism, by the name it has in bundles: `pid_namespace`, `stage_mount`, `guest_kernel` …
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Control(pub String);
 
 /// What an installation returned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Receipt {
     /// What was installed.
     pub control: Control,
@@ -99,6 +105,7 @@ pub struct Receipt {
 
 /// What a bundle says of one dimension.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Observation {
     /// Which one.
     pub dimension: Dimension,
@@ -114,6 +121,7 @@ pub struct Observation {
 
 /// The facts that most readers look for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Safety {
     /// No socket of the command gets past the network policy.
     pub network_non_bypassable: bool,
@@ -127,6 +135,7 @@ pub struct Safety {
 
 /// How the run as a whole ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// The command ended by itself, by a signal or by the time limit.
@@ -139,6 +148,7 @@ pub enum Outcome {
 
 /// Why a run did not complete. The texts are lower-case fragments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Interruption {
     /// A word for programs.
     pub kind: String,
@@ -150,6 +160,7 @@ pub struct Interruption {
 
 /// Where a run's stage stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum StageState {
     /// The run had none.
@@ -164,6 +175,7 @@ pub enum StageState {
 
 /// What a bundle says of the stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StageRecord {
     /// Where it stood at the end of the run.
     pub state: StageState,
@@ -175,6 +187,7 @@ pub struct StageRecord {
 
 /// The Run Bundle: the record that each run leaves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bundle {
     /// [`BUNDLE_SCHEMA`].
     pub schema: String,

@@ -8,6 +8,7 @@ use crate::{CommandEnd, WorkerEvent, WorkerFailure, WorkerJob};
 
 /// A way to run a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ExecutorKind {
     /// A libkrun guest.
@@ -30,6 +31,7 @@ impl fmt::Display for ExecutorKind {
 
 /// What was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ExecutorRequest {
     /// The strongest that this machine can run at speed.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// How the command of a run ended, as its parent saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CommandEnd {
     /// It exited with this status, 0 to 255.

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 /// The name of one run: `run-` and a version 7 UUID, so that names sort by time of start.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct RunId(Uuid);
 

@@ -6,6 +6,7 @@ use crate::{ExecutorKind, ExecutorRequest, Need, OsBytes, RunId};
 
 /// Everything that decides a run, after arguments, configuration and defaults are resolved. Nothing is looked up later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RunSpec {
     /// The run's name.
@@ -40,6 +41,7 @@ pub struct RunSpec {
 
 /// The command as it is executed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CommandSpec {
     /// Program and arguments; never empty. A program without a slash is looked up in `PATH` of `env`.
@@ -62,6 +64,7 @@ pub struct CommandSpec {
 
 /// Where changes are kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct StageSpec {
     /// The stage's directory: absolute.
@@ -72,6 +75,7 @@ pub struct StageSpec {
 
 /// When a stage is synced to disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
     /// At the end and at savepoints.
@@ -83,6 +87,7 @@ pub enum Durability {
 
 /// What of the host's filesystem the host executor shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum FilesystemMode {
     /// All of it.
@@ -94,6 +99,7 @@ pub enum FilesystemMode {
 
 /// What the command may reach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkMode {
     /// The host's network as it is (host executor).
@@ -105,6 +111,7 @@ pub enum NetworkMode {
 
 /// Limits; `None` leaves the executor's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Resources {
     /// Virtual CPUs.
@@ -115,6 +122,7 @@ pub struct Resources {
 
 /// Root filesystem of a guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum GuestRoot {
     /// The host's own `/`, read-only, secrets hidden, with a private upper that is thrown away.

@@ -41,6 +41,8 @@ pub(crate) enum Command {
     Image(ImageCommand),
     /// Tell what this machine can do, and what to do about the rest
     Doctor(JsonArgs),
+    /// Print the JSON schema of a file that pvisor writes
+    Schema(SchemaArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Print the manual page
@@ -270,6 +272,21 @@ pub(crate) struct KernelArgs {
     pub(crate) json: bool,
 }
 
+/// `pvisor schema`.
+#[derive(Debug, Args)]
+pub(crate) struct SchemaArgs {
+    /// Which file
+    #[arg(value_enum, value_name = "FILE")]
+    pub(crate) file: SchemaArg,
+}
+
+/// A file with a published schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SchemaArg {
+    /// The Run Bundle, `bundle.json`
+    Bundle,
+}
+
 /// `pvisor completions`.
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
@@ -308,7 +325,7 @@ impl Command {
             Self::Discard(args) | Self::Kill(args) => args.json,
             Self::Image(ImageCommand::Kernel(args)) => args.json,
             Self::Image(ImageCommand::Rm(args)) => args.json,
-            Self::Logs(_) | Self::Completions(_) | Self::Man | Self::InternalWorker(_) => false,
+            Self::Logs(_) | Self::Schema(_) | Self::Completions(_) | Self::Man | Self::InternalWorker(_) => false,
         }
     }
 }

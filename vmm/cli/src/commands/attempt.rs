@@ -12,7 +12,7 @@ use crate::bundle::{self, without_values};
 use crate::report::{Failure, chain, count, plain, plain_path, say, say_json, span};
 use crate::resolve::{Ambient, Resolved};
 use crate::runs::{Claim, Phase, Store, now_ms};
-use crate::supervisor::{Ending, WORKER_LOST, Worker, check};
+use crate::supervisor::{Ending, Interrupt, WORKER_LOST, Worker, check};
 use crate::{secrets, select, stages};
 
 /// A run that has a record and no bundle yet.
@@ -22,6 +22,7 @@ pub(super) struct Attempt {
     receipts: Vec<Receipt>,
     started: bool,
     boot: Option<Boot>,
+    interrupt: Option<Interrupt>,
     /// Whether a worker was given the run, and with it the stage's directory.
     handed_over: bool,
 }
@@ -54,7 +55,7 @@ impl Attempt {
     pub(super) fn begin(resolved: &Resolved, store: &Store) -> Result<Self, Failure> {
         let spec = resolved.spec().clone();
         let claim = store.begin(without_values(&spec)).map_err(|e| Failure::from(e).code(ExitCode::FAILED))?;
-        Ok(Self { claim, spec, receipts: Vec::new(), started: false, boot: None, handed_over: false })
+        Ok(Self { claim, spec, receipts: Vec::new(), started: false, boot: None, interrupt: None, handed_over: false })
     }
 
     /// Stop 3: the executor.
@@ -136,7 +137,10 @@ impl Attempt {
     /// Stop 8: the command runs to its end.
     pub(super) fn start(&mut self, worker: &mut Worker) -> Result<CommandEnd, Interruption> {
         match worker.until_ended(&self.spec, &mut self.receipts) {
-            Ending::Command(end) => Ok(end),
+            Ending::Command(end) => {
+                self.interrupt = worker.interrupt_of_terminal(end);
+                Ok(end)
+            }
             Ending::Broken(broken) => Err(broken),
         }
     }
@@ -180,7 +184,8 @@ impl Attempt {
         }
     }
 
-    /// Stop 10: the report; the number is the exit code.
+    /// Stop 10: the report; the number is the exit code. Where the person at the terminal interrupted the command, this
+    /// process ends by the same signal instead.
     pub(super) fn report(&self, bundle: &Bundle, json: bool) -> u8 {
         let code = exit_code(&bundle.outcome);
         if json {
@@ -199,6 +204,9 @@ impl Attempt {
             });
         } else {
             self.say(bundle);
+        }
+        if let Some(interrupt) = self.interrupt {
+            interrupt.raise();
         }
         code
     }

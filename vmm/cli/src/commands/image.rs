@@ -109,7 +109,7 @@ fn row(artefact: &Artefact) -> Row<'_> {
 fn line(artefact: &Artefact) -> String {
     let digest = artefact.digest.map_or_else(|| "-".to_owned(), |d| d.short());
     let note = if artefact.current { artefact.detail.clone() } else { format!("{} (not used)", artefact.detail) };
-    let size = format!("{}.{} MiB", artefact.size >> 20, (artefact.size & 0xf_ffff) * 10 >> 20);
+    let size = format!("{}.{} MiB", artefact.size >> 20, ((artefact.size & 0xf_ffff) * 10) >> 20);
     format!("{:10} {:44} {digest:32} {size:>10}  {}", artefact.kind.word(), plain(&artefact.name), plain(note.trim()))
 }
 

@@ -12,6 +12,7 @@ mod logs;
 mod man;
 mod review;
 mod run;
+mod schema;
 mod status;
 
 use crate::args::Command;
@@ -30,6 +31,7 @@ pub(crate) fn dispatch(command: &Command) -> u8 {
         Command::Kill(args) => kill::kill(args),
         Command::Logs(args) => logs::logs(args),
         Command::Doctor(args) => doctor::doctor(args),
+        Command::Schema(args) => schema::schema(args),
         Command::Completions(args) => completions::completions(args),
         Command::Man => man::man(),
         Command::Review(args) => review::review(args),

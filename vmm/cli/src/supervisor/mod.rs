@@ -11,5 +11,6 @@ mod watch;
 
 pub(crate) use check::check;
 pub(crate) use events::MAX_LINE;
+pub(crate) use signals::Interrupt;
 pub(crate) use spawn::Worker;
 pub(crate) use watch::{Ending, WORKER_LOST};

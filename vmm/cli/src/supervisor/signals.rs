@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::process::{getpid, kill_current_process_group, kill_process};
 
 /// Signals that are passed on to the worker.
 const PASSED_ON: [Signal; 7] = [
@@ -26,6 +27,27 @@ pub(super) struct Arrived {
     pub(super) signal: Signal,
     /// Sent by the kernel to the whole foreground group rather than by a process to this one.
     pub(super) by_terminal: bool,
+}
+
+/// How this process ends where the person at the terminal interrupted the command: as the command did, since shells tell
+/// by that whether to go on with a script or a loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interrupt {
+    /// By SIGINT to the whole job, which the terminal has not sent to it.
+    Job,
+    /// By SIGINT to this process.
+    Own,
+}
+
+impl Interrupt {
+    /// Ends this process, unless the caller ignores SIGINT.
+    pub(crate) fn raise(self) {
+        let _ = SigSet::from(Signal::SIGINT).thread_unblock();
+        let _ = match self {
+            Self::Job => kill_current_process_group(rustix::process::Signal::INT),
+            Self::Own => kill_process(getpid(), rustix::process::Signal::INT),
+        };
+    }
 }
 
 /// Signals of this thread, blocked and read instead. They stay blocked: after a run there is nothing left that a signal

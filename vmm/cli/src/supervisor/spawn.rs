@@ -13,6 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitStatus, pidfd_open, pidfd_sen
 
 use super::events::EventPipe;
 use super::signals::Signals;
+use super::watch::Interrupter;
 use crate::runs::ProcessRef;
 
 /// Why there is no worker.
@@ -42,6 +43,8 @@ pub(crate) struct Worker {
     pub(super) shares_group: bool,
     /// Interrupts so far.
     pub(super) interrupts: u32,
+    /// Who sent the last of them.
+    pub(super) interrupted_by: Option<Interrupter>,
     /// How it ended, once it was reaped.
     pub(super) status: Option<WaitStatus>,
     job: Option<OwnedFd>,
@@ -81,7 +84,17 @@ impl Worker {
         // Not reaped yet, so the number is still the child's.
         let handle = pidfd_open(pid, PidfdFlags::empty()).map_err(SpawnError::Watch)?;
         let events = EventPipe::new(events);
-        Ok(Self { pid, handle, events, signals, shares_group, interrupts: 0, status: None, job: Some(job) })
+        Ok(Self {
+            pid,
+            handle,
+            events,
+            signals,
+            shares_group,
+            interrupts: 0,
+            interrupted_by: None,
+            status: None,
+            job: Some(job),
+        })
     }
 
     /// Gives the worker its job. Done once.

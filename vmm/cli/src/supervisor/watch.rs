@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitOptions, WaitStatus, pidfd_send_signal, waitpid};
 
-use super::signals::Arrived;
+use super::signals::{Arrived, Interrupt};
 use super::spawn::Worker;
 
 /// Kind of the interruption of a run whose worker ended without a word.
@@ -39,6 +39,15 @@ pub(crate) enum Ending {
     Command(CommandEnd),
     /// It did not.
     Broken(Interruption),
+}
+
+/// Who sent the last SIGINT that the supervisor has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Interrupter {
+    /// The terminal, and it sent it to the whole foreground group.
+    Terminal,
+    /// A process.
+    Process,
 }
 
 /// What comes next from a worker.
@@ -138,6 +147,19 @@ impl Worker {
         Ending::Broken(interruption("worker_protocol", why))
     }
 
+    /// Whether the person at the terminal interrupted the command, and how others of the job are to hear of it.
+    pub(crate) fn interrupt_of_terminal(&self, end: CommandEnd) -> Option<Interrupt> {
+        if end != CommandEnd::Signaled(Number::SIGINT as u8) || !self.shares_group {
+            return None;
+        }
+        match self.interrupted_by {
+            // The command had the foreground, so that nobody else was told.
+            None => Some(Interrupt::Job),
+            Some(Interrupter::Terminal) => Some(Interrupt::Own),
+            Some(Interrupter::Process) => None,
+        }
+    }
+
     /// Ends the worker, whatever it is at.
     pub(crate) fn stop(&mut self) {
         self.kill();
@@ -214,6 +236,9 @@ impl Worker {
             if self.interrupts >= INTERRUPTS {
                 return self.kill();
             }
+        }
+        if arrived.signal == Number::SIGINT {
+            self.interrupted_by = Some(if arrived.by_terminal { Interrupter::Terminal } else { Interrupter::Process });
         }
         if arrived.by_terminal && self.shares_group {
             return;
