@@ -28,8 +28,12 @@ pub(crate) fn collect(plan: &Plan, launched: &Launched) -> Result<Vec<Receipt>, 
         return Ok(receipts);
     };
     let root = !namespaces.user && plan.uid == 0;
+    // Real root can leave any namespace: what it is kept in holds for commands that play along.
     let keeps = if root { "; the command keeps the capabilities of root on this host" } else { "" };
-    receipts.push(namespace_receipt(launched, "pid", "pid_namespace", vec![Dimension::Subprocess], keeps)?);
+    let level = if root { Level::Cooperative } else { Level::Enforced };
+    let mut processes = namespace_receipt(launched, "pid", "pid_namespace", vec![Dimension::Subprocess], keeps)?;
+    processes.level = level;
+    receipts.push(processes);
     let own_proc = match launched.own_proc {
         Ok(()) => "with a /proc of its own",
         Err(_) => "without a /proc of its own: the host's processes can be seen in it",
@@ -43,7 +47,9 @@ pub(crate) fn collect(plan: &Plan, launched: &Launched) -> Result<Vec<Receipt>, 
     }
     if namespaces.network {
         let detail = format!("; loopback only; unix sockets with a path can still be reached{keeps}");
-        receipts.push(namespace_receipt(launched, "net", "network_namespace", vec![Dimension::Network], &detail)?);
+        let mut network = namespace_receipt(launched, "net", "network_namespace", vec![Dimension::Network], &detail)?;
+        network.level = level;
+        receipts.push(network);
     }
     Ok(receipts)
 }
