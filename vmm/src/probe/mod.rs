@@ -20,8 +20,9 @@ use pvisor_spec::{Capability, CapabilityState, Refusal};
 /// an emulated machine with SVM at about 5, interpreters of kernel code are in the thousands.
 const SLOWEST: f64 = 50.0;
 
-/// How long the whole measurement may take.
-const LIMIT: Duration = Duration::from_millis(800);
+/// How long the whole measurement may take before it counts as hung. What decides is how many instructions are tried,
+/// which is little for the slowest interpreter; a busy machine must not look like one.
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// What was measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,7 +56,7 @@ pub enum ProbeError {
     #[error("the test guest stopped: {0}")]
     Stopped(String),
     /// The test guest did not come back in time.
-    #[error("a loop of a few instructions in guest kernel mode did not end in {} ms", .0.as_millis())]
+    #[error("a loop of a few instructions in guest kernel mode did not end in {} s", .0.as_secs())]
     NoAnswer(Duration),
 }
 
@@ -97,7 +98,7 @@ fn rate(loops: f64) -> String {
     }
 }
 
-/// Measures KVM, at most once per process; about 60 ms where KVM is fast, at most 0.8 s anywhere.
+/// Measures KVM, at most once per process: takes 0.1 s, more only where the answer is not clear at once.
 ///
 /// # Errors
 /// What kept it from being measured.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_regs, kvm_segment, kvm_userspace_memory_region};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 
-use super::{Measurement, ProbeError, code};
+use super::{Measurement, ProbeError, SLOWEST, code};
 
 /// Guest memory in bytes: one large page.
 const MEMORY: usize = 2 << 20;
@@ -28,12 +28,18 @@ const TASK_STATE: usize = 0xfffb_d000;
 const FIRST_ROUNDS: u64 = 64;
 /// Rounds of the longest run.
 const MOST_ROUNDS: u64 = 1_000_000;
+/// Rounds of a run in this process, at least: enough for the clock.
+const LEAST_NATIVE: u64 = 10_000;
 /// How long one of the later runs should take.
 const RUN_TIME: Duration = Duration::from_millis(10);
 /// Where even the shortest run takes longer than this, no longer one is made.
 const SLOW_RUN: Duration = Duration::from_millis(100);
 /// The best of so many runs counts.
 const RUNS: u32 = 3;
+/// Where the guest looks too slow, but not hopelessly so, the machine may be busy: it is tried so often again.
+const SECOND_LOOKS: u32 = 5;
+/// How many times too slow is hopeless.
+const HOPELESS: f64 = 20.0;
 
 /// Measures on a thread of its own, and stops that thread where it takes longer than `limit`.
 pub fn measure(limit: Duration) -> Result<Measurement, ProbeError> {
@@ -195,25 +201,34 @@ impl Guest {
 
     fn measure(&mut self) -> Result<Measurement, ProbeError> {
         self.memory.write(CODE, code::LOOP);
-        // A first run holds the faults of first touches, and on a busy machine any one may be held up, so a second one
-        // says how long the others should be.
-        let mut guest = self.run(FIRST_ROUNDS)?.min(self.run(FIRST_ROUNDS)?);
+        // A first run holds the faults of first touches, and on a busy machine any one may be held up, so the better of
+        // two says how long the others should be.
+        let first = self.run(FIRST_ROUNDS)?.min(self.run(FIRST_ROUNDS)?);
         let mut rounds = FIRST_ROUNDS;
-        if guest < SLOW_RUN {
-            let per_round = guest.as_secs_f64() / FIRST_ROUNDS as f64;
-            rounds = ((RUN_TIME.as_secs_f64() / per_round.max(1e-9)) as u64).clamp(FIRST_ROUNDS, MOST_ROUNDS);
-            guest = self.run(rounds)?;
-            for _ in 1..RUNS {
-                guest = guest.min(self.run(rounds)?);
+        let mut speeds = Measurement { guest: rate(rounds, first), native: 0.0, unexecuted: Vec::new() };
+        if first < SLOW_RUN {
+            rounds = ((RUN_TIME.as_secs_f64() * speeds.guest) as u64).clamp(FIRST_ROUNDS, MOST_ROUNDS);
+            self.look(rounds, &mut speeds)?;
+            for _ in 0..SECOND_LOOKS {
+                if !(SLOWEST..SLOWEST * HOPELESS).contains(&speeds.slowdown()) {
+                    break;
+                }
+                self.look(rounds, &mut speeds)?;
             }
+        } else {
+            speeds.native = native_rate(rounds);
         }
-        let native = (0..RUNS).map(|_| time_native(rounds.max(10_000))).fold(f64::INFINITY, f64::min);
-        let unexecuted = self.find_unexecuted()?;
-        Ok(Measurement {
-            guest: rounds as f64 / guest.as_secs_f64().max(1e-9),
-            native: 1.0 / native.max(1e-12),
-            unexecuted,
-        })
+        speeds.unexecuted = self.find_unexecuted()?;
+        Ok(speeds)
+    }
+
+    /// Runs both loops in turn and keeps the best of each.
+    fn look(&mut self, rounds: u64, speeds: &mut Measurement) -> Result<(), ProbeError> {
+        for _ in 0..RUNS {
+            speeds.guest = speeds.guest.max(rate(rounds, self.run(rounds)?));
+            speeds.native = speeds.native.max(native_rate(rounds));
+        }
+        Ok(())
     }
 
     fn find_unexecuted(&mut self) -> Result<Vec<&'static str>, ProbeError> {
@@ -260,9 +275,15 @@ impl Guest {
     }
 }
 
-/// Seconds per round.
-fn time_native(rounds: u64) -> f64 {
+/// Rounds per second.
+fn rate(rounds: u64, time: Duration) -> f64 {
+    rounds as f64 / time.as_secs_f64().max(1e-9)
+}
+
+/// Rounds per second in this process.
+fn native_rate(rounds: u64) -> f64 {
+    let rounds = rounds.max(LEAST_NATIVE);
     let begin = Instant::now();
     code::run_native(rounds);
-    begin.elapsed().as_secs_f64() / rounds as f64
+    rate(rounds, begin.elapsed())
 }
