@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, CWD};
 use super::disk::Disk;
 use super::fault::{Blame, Fault, Uninterrupted};
 use super::home::{Home, HomeError};
-use super::ledger::LEDGER;
+use super::ledger::{LEDGER, LedgerError};
 use super::recovery::{RecoverError, recover_home};
 use super::removal::remove_tree;
 use crate::Errno;
@@ -19,6 +19,9 @@ pub enum DiscardError {
     /// It is in use or no stage. Nothing was removed.
     #[error(transparent)]
     Home(#[from] HomeError),
+    /// The ledger can't be trusted, and with it what the stage may still be needed for. Nothing was removed.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
     /// An apply was cut off and can't be finished: the stage is still needed. Nothing was removed.
     #[error("an apply from this stage was cut off and has to be finished first")]
     Recover(#[source] RecoverError),
@@ -50,6 +53,7 @@ pub(crate) fn discard_with(dir: &Path, disk: Disk<'_>) -> Result<Discarded, Disc
     match recover_home(&home, disk) {
         Ok(_) | Err(RecoverError::TargetGone(_)) => {}
         Err(RecoverError::Home(e)) => return Err(e.into()),
+        Err(RecoverError::Ledger(e)) => return Err(e.into()),
         Err(e) => return Err(DiscardError::Recover(e)),
     }
     let mut files = 0;

@@ -6,6 +6,7 @@ use super::conflict::ConflictKind;
 use super::fault::{Blame, Fault};
 use super::judgement::Item;
 use super::powers::Powers;
+use super::print::Sight;
 use super::staging::writable;
 use super::target::{Footing, Mount, Target, footing};
 use crate::RelPath;
@@ -74,7 +75,7 @@ impl<'t> Grounds<'t> {
             if footing.fixed {
                 return Ok(Some(ConflictKind::Fixed));
             }
-            if footing.mount != mount && !item.adjusts() {
+            if !footing.is_on(mount, item.now.as_ref().is_some_and(Sight::is_dir)) && !item.adjusts() {
                 return Ok(Some(ConflictKind::MountPoint));
             }
         }

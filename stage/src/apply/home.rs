@@ -115,15 +115,15 @@ fn open_regular(dir: &OwnedFd, name: &[u8]) -> io::Result<Option<(File, u64)>> {
     Ok(Some((File::from(fd), stat.size)))
 }
 
-/// A directory is a stage by its lock and its journal. Discarding removes these two last, so that one which was cut
-/// off can be finished.
+/// A directory is a stage by its journal, or where it has none, by its lock. Discarding removes these two last, so that
+/// one which was cut off can be finished.
 fn is_stage(dir: &OwnedFd) -> io::Result<bool> {
-    let Some((_, 0)) = regular(dir, LOCK)? else { return Ok(false) };
     if let Some((journal, length)) = regular(dir, JOURNAL)? {
         let mut magic = [0; 8];
         let read = rustix::io::pread(&journal, &mut magic, 0)?;
         return Ok(length == 0 || magic[..read] == JOURNAL_ENVELOPE.magic);
     }
+    let Some((_, 0)) = regular(dir, LOCK)? else { return Ok(false) };
     // A run that broke before its first record, or a discard's last step: nothing of anybody else's is here.
     let ours = [LOCK, UPPER, WORK].map(str::as_bytes);
     let absent = regular(dir, SEAL)?.is_none();

@@ -145,18 +145,23 @@ impl Maker<'_> {
         let path = &item.change.path;
         let damaged = || PrepareError::Damaged(path.clone());
         let object = item.change.after.as_ref().and_then(|a| a.object);
-        let from = match object {
+        let (from, length) = match object {
             Some(object) => match open_object(&self.upper, object) {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(damaged()),
-                opened => opened.blame("open the content of", self.target.whole(path))?.0,
+                opened => opened.blame("open the content of", self.target.whole(path))?,
             },
             // Metadata only, but not in place: the content is still in the target.
-            None if item.adjusts() => self.target.open_file(path).blame("open", self.target.whole(path))?,
+            None if item.adjusts() => {
+                let whole = self.target.whole(path);
+                let file = self.target.open_file(path).blame("open", &whole)?;
+                let length = file.metadata().blame("read", &whole)?.len();
+                (file, length)
+            }
             None => return Err(damaged()),
         };
         let to = self.disk.create_file(spot.dir, &spot.name).blame("create", &spot.label)?;
         let share = !self.never_shares.load(Ordering::Relaxed) && self.share(&from, &to);
-        match content::copy(self.disk, &from, (!share).then_some(&to), content) {
+        match content::copy(self.disk, (&from, length), (!share).then_some(&to), content) {
             Err(CopyError::Damaged) => Err(damaged()),
             Err(CopyError::Io(source)) => Err(Fault { action: "write", path: spot.label.clone(), source }.into()),
             Ok(()) => Ok(to),

@@ -35,7 +35,7 @@ pub(crate) fn fingerprint(fd: &OwnedFd) -> Result<Sight, Errno> {
     let kind = match stat.kind {
         FileKind::File => {
             let file = File::from(reopen(fd)?);
-            let (hash, read) = steady_hash(&file)?;
+            let (hash, read) = steady_hash(&file, stat)?;
             stat = read;
             // Asking for their size first is cheaper where there are none, and that is the rule.
             bare = matches!(rustix::fs::flistxattr_query(&file), Ok(0) | Err(Errno::NOTSUP));
@@ -63,12 +63,11 @@ pub(crate) fn fingerprint(fd: &OwnedFd) -> Result<Sight, Errno> {
 }
 
 /// Hash of a file's content, and its metadata, which did not change meanwhile.
-fn steady_hash(file: &File) -> Result<(ContentHash, Stat), Errno> {
-    let mut before = Stat::of(file)?;
+fn steady_hash(file: &File, mut before: Stat) -> Result<(ContentHash, Stat), Errno> {
     for _ in 0..TRIES {
-        let (hash, length) = hash(file, before.size)?;
+        let hash = hash(file, before.size)?;
         let after = Stat::of(file)?;
-        if length == after.size && before.same_identity(&after) {
+        if let Some(hash) = hash.filter(|_| before.same_identity(&after)) {
             return Ok((hash, after));
         }
         before = after;
@@ -76,15 +75,15 @@ fn steady_hash(file: &File) -> Result<(ContentHash, Stat), Errno> {
     Err(Errno::AGAIN)
 }
 
-/// BLAKE3 of a file from its start to its end, and how many bytes that were.
-fn hash(file: &File, expected: u64) -> Result<(ContentHash, u64), Errno> {
-    let room = usize::try_from(expected.clamp(1, CHUNK)).unwrap_or(1);
-    let mut buffer = vec![0; room];
+/// BLAKE3 of a file's first `size` bytes; `None`: it has less.
+fn hash(file: &File, size: u64) -> Result<Option<ContentHash>, Errno> {
+    let mut buffer = vec![0; usize::try_from(size.min(CHUNK)).unwrap_or(0)];
     let mut hasher = blake3::Hasher::new();
     let mut at = 0;
-    loop {
-        match rustix::io::pread(file, &mut buffer[..], at) {
-            Ok(0) => return Ok((*hasher.finalize().as_bytes(), at)),
+    while at < size {
+        let room = usize::try_from(size - at).map_or(buffer.len(), |left| left.min(buffer.len()));
+        match rustix::io::pread(file, &mut buffer[..room], at) {
+            Ok(0) => return Ok(None),
             Ok(length) => {
                 hasher.update(&buffer[..length]);
                 at += length as u64;
@@ -93,4 +92,5 @@ fn hash(file: &File, expected: u64) -> Result<(ContentHash, u64), Errno> {
             Err(e) => return Err(e),
         }
     }
+    Ok(Some(*hasher.finalize().as_bytes()))
 }

@@ -28,6 +28,14 @@ pub(crate) struct Footing {
     pub fixed: bool,
 }
 
+impl Footing {
+    /// Whether it is on that mount. An overlay filesystem shows files, other than directories, with the devices of its
+    /// layers.
+    pub fn is_on(&self, mount: Mount, is_dir: bool) -> bool {
+        if is_dir || mount.id == 0 { self.mount == mount } else { self.mount.id == mount.id }
+    }
+}
+
 /// An open target.
 #[derive(Debug)]
 pub(crate) struct Target {

@@ -238,6 +238,31 @@ fn without_a_place_outside_the_staging_directory_is_inside_and_goes_again() {
 }
 
 #[test]
+fn a_project_on_an_overlay_of_two_filesystems_is_applied_to() {
+    let (before, after) = small();
+    let Ok(lower) = tempfile::Builder::new().tempdir_in("/dev/shm") else { return };
+    let base = tempfile::tempdir().unwrap();
+    before.write(lower.path());
+    let [upper, work, target] = ["upper", "work", "project"].map(|name| base.path().join(name));
+    for dir in [&upper, &work, &target] {
+        fs::create_dir(dir).unwrap();
+    }
+    let layers = [("lowerdir", lower.path()), ("upperdir", &upper), ("workdir", &work)];
+    let layers = layers.map(|(name, dir)| format!("{name}={}", dir.display())).join(",");
+    let layers = std::ffi::CString::new(layers).unwrap();
+    let flags = rustix::mount::MountFlags::empty();
+    if rustix::mount::mount("overlay", &target, "overlay", flags, &*layers).is_err() {
+        return;
+    }
+    let bench = Bench::around(base, &before, &after, target.clone());
+    let done = apply_changes(&bench.stage, &bench.set, &ApplyOptions::default());
+    let now = Tree::read(&target).without_directory_times(|_| false);
+    rustix::mount::unmount(&target, rustix::mount::UnmountFlags::DETACH).unwrap();
+    assert!(done.as_ref().is_ok_and(|d| d.not_appliable.is_empty()), "{done:?}");
+    assert_eq!(now, after.without_directory_times(|_| false));
+}
+
+#[test]
 fn discard_takes_the_stage_and_nothing_else() {
     let (before, after) = small();
     let bench = Bench::new(&before, &after);

@@ -263,10 +263,18 @@ impl Bench {
         Some(Self::at(base, before, after, Some(target)))
     }
 
+    /// With the project at a path of that base.
+    pub fn around(base: tempfile::TempDir, before: &Tree, after: &Tree, target: PathBuf) -> Self {
+        Self::at(base, before, after, Some(target))
+    }
+
     fn at(base: tempfile::TempDir, before: &Tree, after: &Tree, target: Option<PathBuf>) -> Self {
         let target = target.unwrap_or_else(|| base.path().join("project"));
         let stage = base.path().join("stage");
-        before.write(&target);
+        // What is there is taken as it is.
+        if !fs::exists(&target).unwrap() || fs::read_dir(&target).unwrap().next().is_none() {
+            before.write(&target);
+        }
         fs::create_dir_all(stage.join("upper")).unwrap();
         fs::create_dir(stage.join("work")).unwrap();
         fs::write(stage.join("lock"), "").unwrap();
