@@ -39,6 +39,29 @@ fn a_time_limit_is_124() {
 }
 
 #[test]
+fn a_plain_user_runs_commands_too() {
+    use std::os::unix::process::CommandExt as _;
+    let world = World::new();
+    let home = world.path().join("home");
+    std::fs::create_dir(&home).unwrap();
+    std::os::unix::fs::chown(&home, Some(65534), Some(65534)).unwrap();
+    let run = |options: &[&str], script: &str| {
+        let mut command = world.std_command(&world.host_args(options, script));
+        command.uid(65534).gid(65534).env("PVISOR_RUN_HOME", home.join("runs"));
+        crate::world::finish(command)
+    };
+    let done = run(&[], "id -u; exit 7").expect(7);
+    assert_eq!(done.stdout(), "65534\n");
+    // Staged runs need /dev/fuse, which is not every user's; then that is what is said.
+    let stage = home.join("stage");
+    let done = run(&["--stage", stage.to_str().unwrap()], "echo x > new 2>/dev/null; exit 7");
+    match done.code() {
+        7 => assert!(!world.project().join("new").exists()),
+        _ => done.expect(125).says(&["fuse"]),
+    }
+}
+
+#[test]
 fn usage_errors_are_2() {
     let world = World::new();
     for args in [

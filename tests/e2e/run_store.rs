@@ -96,6 +96,10 @@ fn an_edited_bundle_shows() {
     assert!(world.pvisor(&["status"]).expect(0).stdout().contains("changed after it was written"));
     fs::write(&bundle, "{").unwrap();
     assert!(world.pvisor(&["status"]).expect(0).stdout().contains("damaged"));
+    // Lost in a power cut: what is known is written anew.
+    fs::remove_file(&bundle).unwrap();
+    assert!(world.status()["outcome"]["interrupted"].is_object());
+    assert!(bundle.exists());
 }
 
 #[test]

@@ -160,8 +160,7 @@ impl Attempt {
         self.claim.sweep();
         let receipts = std::mem::take(&mut self.receipts);
         let bundle = bundle::compose(&self.claim.record, receipts, outcome, stage, now_ms());
-        self.claim.record.phase = Phase::Ended;
-        if let Err(e) = self.claim.publish(&bundle).and_then(|()| self.claim.save()) {
+        if let Err(e) = self.claim.publish(&bundle) {
             say(&format!("warning: {}", plain(&chain(&e))));
         }
         bundle
@@ -243,14 +242,15 @@ impl Attempt {
         }
     }
 
-    /// A control that was required and is not in force.
+    /// A control that was required and is not there. How far one holds that is there, the bundle says: real root on the
+    /// host, for instance, can leave what he put himself in.
     fn lacking(&self) -> Option<Interruption> {
         let observations = Observation::from_receipts(&self.receipts, &self.spec.needs);
-        let lacking = observations.iter().find(|o| o.need == Need::Required && o.level != Level::Enforced)?;
+        let lacking = observations.iter().find(|o| o.need == Need::Required && o.level == Level::Unenforced)?;
         let dimension = serde_json::to_string(&lacking.dimension).unwrap_or_default();
         Some(Interruption {
             kind: "control_missing".to_owned(),
-            message: format!("{} was asked for and is not enforced here", dimension.trim_matches('"')),
+            message: format!("{} was asked to be controlled, and nothing here does", dimension.trim_matches('"')),
             hint: "`pvisor doctor` shows what this machine lacks".to_owned(),
         })
     }

@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 
 use pvisor_spec::{Bundle, RunSpec};
 
-use super::file::write_json;
+use super::file::{Sync, write_json};
 use super::lock::{Attempt, try_exclusive};
-use super::{RunRecord, StoreError};
+use super::{Phase, RunRecord, StoreError};
 
 /// Files of a run's directory.
 pub(super) const RECORD: &str = "run.json";
+/// The record as it is while the run goes on. Not synced: after a power cut the run is over anyway.
+pub(super) const PROGRESS: &str = "progress.json";
 pub(super) const BUNDLE: &str = "bundle.json";
 pub(super) const LOCK: &str = "lock";
 /// What a guest changed outside of the project; its worker removes it, unless it is killed.
@@ -20,6 +22,15 @@ pub(super) const GUEST_ROOT: &str = "guest-root";
 
 /// Prefix of a directory that is not a run yet.
 pub(super) const UNBORN: &str = ".new-";
+
+/// Writes bundle and record of a run that is over.
+pub(super) fn close(dir: &Path, record: &RunRecord, bundle: &Bundle) -> Result<(), StoreError> {
+    write_json(&dir.join(BUNDLE), bundle, Sync::Content)?;
+    write_json(&dir.join(RECORD), record, Sync::Name)?;
+    // Not looked at any more.
+    let _ = fs::remove_file(dir.join(PROGRESS));
+    Ok(())
+}
 
 /// A run that this process watches over. Dropping it frees the lock.
 #[derive(Debug)]
@@ -44,7 +55,7 @@ impl Claim {
                 Attempt::Held(lock) => lock,
                 Attempt::Busy => return Err(unusable(io::Error::other("the lock of a new run is taken"))),
             };
-            write_json(&unborn.join(RECORD), &record)?;
+            write_json(&unborn.join(RECORD), &record, Sync::Name)?;
             fs::rename(&unborn, &dir).map_err(unusable)?;
             Ok(lock)
         })();
@@ -63,12 +74,12 @@ impl Claim {
         &self.dir
     }
 
-    /// Writes the record.
+    /// Writes the record of a run that goes on.
     ///
     /// # Errors
     /// It can't be written.
     pub(crate) fn save(&self) -> Result<(), StoreError> {
-        write_json(&self.dir.join(RECORD), &self.record)
+        write_json(&self.dir.join(PROGRESS), &self.record, Sync::None)
     }
 
     /// Removes what a worker that is gone could not.
@@ -77,11 +88,12 @@ impl Claim {
         let _ = fs::remove_dir_all(self.dir.join(GUEST_ROOT));
     }
 
-    /// Writes the bundle.
+    /// Writes the bundle, and with it the end of the run.
     ///
     /// # Errors
     /// It can't be written.
-    pub(crate) fn publish(&self, bundle: &Bundle) -> Result<(), StoreError> {
-        write_json(&self.dir.join(BUNDLE), bundle)
+    pub(crate) fn publish(&mut self, bundle: &Bundle) -> Result<(), StoreError> {
+        self.record.phase = Phase::Ended;
+        close(&self.dir, &self.record, bundle)
     }
 }

@@ -12,16 +12,33 @@ use super::StoreError;
 /// Largest file that is read, in bytes: an environment of a few MiB, every byte of it escaped, still fits.
 const MAX_BYTES: u64 = 32 << 20;
 
-/// Replaces the file: whoever reads it sees the old document or the new one, also after a power cut. Mode 0600.
-pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), StoreError> {
+/// How well a document survives a power cut; whoever reads it meanwhile sees the old one or the new one in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sync {
+    /// It may be lost or empty.
+    None,
+    /// Its content is whole; its name may still be missing.
+    Content,
+    /// It is there. So is everything in the directory that was written before with [`Sync::Content`].
+    Name,
+}
+
+/// Replaces the file. Mode 0600.
+pub(super) fn write_json(path: &Path, value: &impl Serialize, sync: Sync) -> Result<(), StoreError> {
     let fail = |source| StoreError::Write { path: path.to_owned(), source };
     let dir = path.parent().ok_or_else(|| fail(io::Error::other("it has no parent directory")))?;
     let mut json = serde_json::to_vec_pretty(value).map_err(|e| fail(e.into()))?;
     json.push(b'\n');
     let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(dir).map_err(fail)?;
-    file.write_all(&json).and_then(|()| file.as_file().sync_all()).map_err(fail)?;
+    file.write_all(&json).map_err(fail)?;
+    if sync != Sync::None {
+        file.as_file().sync_all().map_err(fail)?;
+    }
     file.persist(path).map_err(|e| fail(e.error))?;
-    File::open(dir).and_then(|d| d.sync_all()).map_err(fail)
+    if sync == Sync::Name {
+        File::open(dir).and_then(|d| d.sync_all()).map_err(fail)?;
+    }
+    Ok(())
 }
 
 /// Reads a document; `None` where there is no file.
@@ -52,8 +69,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.json");
         assert_eq!(read_json::<Vec<u8>>(&path).unwrap(), None);
-        write_json(&path, &vec![1u8, 2]).unwrap();
-        write_json(&path, &vec![3u8]).unwrap();
+        write_json(&path, &vec![1u8, 2], Sync::None).unwrap();
+        write_json(&path, &vec![3u8], Sync::Name).unwrap();
         assert_eq!(read_json::<Vec<u8>>(&path).unwrap(), Some(vec![3]));
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(dir.path().read_dir().unwrap().count(), 1, "no temporary file is left");

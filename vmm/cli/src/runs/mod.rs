@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `run.json` | what was asked for, which processes are at it, how far it came |
+//! | `progress.json` | the same, while the run goes on |
 //! | `bundle.json` | the Run Bundle; there once the run is over |
 //! | `lock` | `flock` held by the supervisor for its whole life |
 //! | `stage/` | the stage, where no other place was named |

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use pvisor_spec::{Interruption, Outcome};
 
-use super::claim::{BUNDLE, GUEST_ROOT, RECORD};
-use super::file::write_json;
+use super::claim::{GUEST_ROOT, close};
 use super::{Phase, Run, now_ms};
 use crate::bundle;
 use crate::stages;
@@ -44,12 +43,9 @@ pub(super) fn settle(mut run: Run) -> Run {
         run.bundle = Some(bundle::compose(&run.record, run.record.receipts.clone(), outcome, stage, now_ms()));
     }
     run.record.phase = Phase::Ended;
-    let written = match &run.bundle {
-        Some(bundle) => write_json(&run.dir.join(BUNDLE), bundle),
-        None => Ok(()),
-    }
-    .and_then(|()| write_json(&run.dir.join(RECORD), &run.record));
-    if let Err(e) = written {
+    if let Some(bundle) = &run.bundle
+        && let Err(e) = close(&run.dir, &run.record, bundle)
+    {
         run.trouble = Some(crate::report::chain(&e));
     }
     run

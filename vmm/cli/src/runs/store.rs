@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use pvisor_spec::{Bundle, RunId, RunSpec, StageState};
 
-use super::claim::{BUNDLE, LOCK, RECORD, UNBORN};
-use super::file::{read_json, write_json};
+use super::claim::{BUNDLE, LOCK, PROGRESS, RECORD, UNBORN};
+use super::file::{Sync, read_json, write_json};
 use super::lock::{Attempt, exclusive_within, try_exclusive};
 use super::record::RECORD_SCHEMA;
 use super::{Claim, Phase, RunRecord, StoreError, settle};
@@ -53,6 +53,11 @@ impl Run {
     /// Whether its supervisor is still at it.
     pub(crate) fn is_live(&self) -> bool {
         self.record.phase != Phase::Ended
+    }
+
+    /// Whether something of its end is still to be written, by its supervisor or by somebody else.
+    fn is_unsettled(&self) -> bool {
+        self.is_live() || (self.bundle.is_none() && self.trouble.is_none())
     }
 
     /// The stage's directory, where it has a stage.
@@ -146,7 +151,7 @@ impl Store {
     /// There is no such run, or its record can't be read.
     pub(crate) fn read(&self, id: RunId) -> Result<Run, StoreError> {
         let run = self.load(id)?;
-        if !run.is_live() {
+        if !run.is_unsettled() {
             return Ok(run);
         }
         let lock = run.dir.join(LOCK);
@@ -157,7 +162,7 @@ impl Store {
             Ok(Attempt::Busy) => self.load(id),
             Ok(Attempt::Held(_lock)) => {
                 let run = self.load(id)?;
-                Ok(if run.is_live() { settle::settle(run) } else { run })
+                Ok(if run.is_unsettled() { settle::settle(run) } else { run })
             }
             Err(e) => {
                 let trouble = format!("its lock can't be opened: {e}");
@@ -176,7 +181,7 @@ impl Store {
         let _held = exclusive_within(&lock, Duration::from_secs(2)).map_err(fail)?;
         let mut record = self.load(run.id)?.record;
         change(&mut record);
-        write_json(&run.dir.join(RECORD), &record)
+        write_json(&run.dir.join(RECORD), &record, Sync::Name)
     }
 
     /// A run as its files say, whatever became of its supervisor.
@@ -197,11 +202,23 @@ impl Store {
         if record.spec.command.argv.is_empty() {
             return Err(corrupt("it has no command"));
         }
+        let record = self.progress(&dir, record);
         let (bundle, trouble) = match read_json(&dir.join(BUNDLE)) {
             Ok(bundle) => (bundle, None),
             Err(e) => (None, Some(crate::report::chain(&e))),
         };
         Ok(Run { id, dir, record, bundle, trouble })
+    }
+
+    /// How far a run came that is not over; where that was lost, what is known from its start.
+    fn progress(&self, dir: &Path, record: RunRecord) -> RunRecord {
+        if record.phase == Phase::Ended {
+            return record;
+        }
+        match read_json::<RunRecord>(&dir.join(PROGRESS)) {
+            Ok(Some(later)) if later.schema == record.schema && later.spec.id == record.spec.id => later,
+            _ => record,
+        }
     }
 
     /// Removes what a supervisor left that died before its run had a name.

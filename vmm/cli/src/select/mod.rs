@@ -35,12 +35,12 @@ pub(crate) fn executor(kind: ExecutorKind, force_slow_kvm: bool) -> Result<Box<d
 /// # Errors
 /// The one that was asked for can't run here, none can, or it lacks a control that was asked for.
 pub(crate) fn select(spec: &RunSpec) -> Result<Selection, Interruption> {
-    let selection = choose(spec.requested, |kind| executor(kind, spec.force_slow_kvm).and_then(|e| e.probe()))
-        .map_err(|(kind, refusal)| Interruption {
-            kind: kind.to_string(),
-            message: format!("the {kind} executor can't run here: {refusal}"),
-            hint: refusal.hint,
-        })?;
+    let probe = |kind| match kind {
+        // What it probes is the mount of a stage.
+        ExecutorKind::Host if spec.stage.is_none() => Ok(()),
+        kind => executor(kind, spec.force_slow_kvm)?.probe(),
+    };
+    let selection = choose(spec.requested, probe)?;
     if selection.kind == ExecutorKind::Host && spec.filesystem == FilesystemMode::Sandbox {
         return Err(Interruption {
             kind: "sandbox".to_owned(),
@@ -55,18 +55,25 @@ pub(crate) fn select(spec: &RunSpec) -> Result<Selection, Interruption> {
 fn choose(
     requested: ExecutorRequest,
     probe: impl Fn(ExecutorKind) -> Result<(), Refusal>,
-) -> Result<Selection, (ExecutorKind, Refusal)> {
-    let named = |kind: ExecutorKind| (kind, "asked for by name".to_owned(), false);
+) -> Result<Selection, Interruption> {
     let (kind, reason, fell_back) = match requested {
         ExecutorRequest::Only(kind) => {
-            probe(kind).map_err(|refusal| (kind, refusal))?;
-            named(kind)
+            probe(kind).map_err(|refusal| Interruption {
+                kind: kind.to_string(),
+                message: format!("the {kind} executor can't run here: {refusal}"),
+                hint: refusal.hint,
+            })?;
+            (kind, "asked for by name".to_owned(), false)
         }
         ExecutorRequest::Auto => match probe(ExecutorKind::Krun) {
             Ok(()) => (ExecutorKind::Krun, "this machine runs VMs at speed".to_owned(), false),
-            Err(refusal) => {
-                probe(ExecutorKind::Host).map_err(|refusal| (ExecutorKind::Host, refusal))?;
-                (ExecutorKind::Host, format!("no VM here: {refusal}"), true)
+            Err(no_vm) => {
+                probe(ExecutorKind::Host).map_err(|refusal| Interruption {
+                    kind: "no_executor".to_owned(),
+                    message: format!("no executor can run here; a VM: {no_vm}; the host: {refusal}"),
+                    hint: refusal.hint,
+                })?;
+                (ExecutorKind::Host, format!("no VM here: {no_vm}"), true)
             }
         },
     };
@@ -97,6 +104,12 @@ mod tests {
     #[test]
     fn what_was_named_is_never_replaced() {
         let refused = choose(ExecutorRequest::Only(ExecutorKind::Krun), only(&[ExecutorKind::Host]));
-        assert_eq!(refused.unwrap_err().0, ExecutorKind::Krun);
+        assert_eq!(refused.unwrap_err().kind, "krun");
+    }
+
+    #[test]
+    fn where_nothing_runs_every_reason_is_told() {
+        let refused = choose(ExecutorRequest::Auto, only(&[])).unwrap_err();
+        assert!(refused.message.contains("no krun") && refused.message.contains("no host"), "{refused:?}");
     }
 }

@@ -60,6 +60,8 @@ pub(crate) fn discard_failure(error: &DiscardError) -> Failure {
     let message = chain(error);
     match error {
         DiscardError::Home(home) => home_failure(home, message),
+        DiscardError::Ledger(_) => Failure::new("damaged", message)
+            .hint("an apply from it may have been cut off: look at the project first, then remove the stage by hand"),
         DiscardError::Recover(_) => {
             Failure::new("recovery", message).hint("it goes on once the directory that it writes can be written again")
         }
