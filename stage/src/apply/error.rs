@@ -50,8 +50,8 @@ pub enum ApplyError {
     #[error(transparent)]
     Io(#[from] Fault),
     /// It stopped on the way.
-    #[error("{0}")]
-    Partial(#[source] Box<Partial>),
+    #[error(transparent)]
+    Partial(Box<Partial>),
 }
 
 /// An apply that stopped on the way. The next command on the stage finishes what can be finished.

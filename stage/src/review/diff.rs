@@ -5,7 +5,6 @@ use std::io::{self, Read, Write};
 use super::Review;
 use super::entry::{ReviewEntry, before_print, is_binary, kind_of};
 use super::quote::{quoted, quoted_with};
-use super::summary::first_name;
 use super::{SideKind, hunk};
 use crate::apply::{Target, open_object};
 use crate::{Change, Fingerprint, Kind, Meta, ObjectId, RelPath};
@@ -97,7 +96,7 @@ impl<'r> DiffWriter<'r> {
         if let (Some(before), Some(after)) = (before, after) {
             write_meta(&name, (before, &before.meta), (after, &after.meta), out)?;
         }
-        if let Some(first) = first_name(entry, &self.review.set.changes) {
+        if let Some(first) = self.review.first_name(entry) {
             writeln!(out, "# {name} is the same file as {}", quoted(first.as_bytes()))?;
         }
         Ok(())

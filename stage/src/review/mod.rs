@@ -10,7 +10,7 @@ mod summary;
 mod tests;
 mod visible;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -54,6 +54,8 @@ pub struct Review {
     pub applied: u64,
     set: ChangeSet,
     upper: rustix::fd::OwnedFd,
+    /// Index of the first name of each file with several.
+    first_names: HashMap<u64, usize>,
 }
 
 /// Reviews the sealed stage at `dir`. An apply that was cut off is finished first.
@@ -78,7 +80,13 @@ pub fn review_changes(dir: &Path, set: ChangeSet) -> Result<Review, ReviewError>
     let open: Vec<usize> = (0..set.changes.len()).filter(|at| !applied.contains(&set.changes[*at].path)).collect();
     let applied = (set.changes.len() - open.len()) as u64;
     let entries = entry::entries(&set.changes, &open, &upper);
-    Ok(Review { lower: set.lower.clone(), entries, applied, set, upper })
+    let mut first_names = HashMap::new();
+    for (at, change) in set.changes.iter().enumerate() {
+        if let Some(group) = change.after.as_ref().and_then(|a| a.link_group) {
+            first_names.entry(group).or_insert(at);
+        }
+    }
+    Ok(Review { lower: set.lower.clone(), entries, applied, set, upper, first_names })
 }
 
 impl Review {
@@ -88,6 +96,12 @@ impl Review {
     /// `out` can't be written.
     pub fn write_summary(&self, out: &mut dyn Write) -> io::Result<()> {
         summary::write(self, out)
+    }
+
+    /// The first name of the file, if the entry is another one.
+    fn first_name(&self, entry: &ReviewEntry) -> Option<&RelPath> {
+        let first = *self.first_names.get(&entry.link_group?)?;
+        (first != entry.change).then(|| &self.set.changes[first].path)
     }
 
     /// A unified diff as git writes it, and as `git apply` takes it. What git has no form for stands in lines that begin

@@ -6,7 +6,7 @@ use super::Review;
 use super::entry::{ReviewEntry, Side, SideKind, Status, before_print};
 use super::quote::quoted;
 use crate::apply::below;
-use crate::{Change, Fingerprint, RelPath};
+use crate::{Fingerprint, RelPath};
 
 /// A directory that appears or goes with more files than this is one line.
 const COLLAPSE: usize = 16;
@@ -23,7 +23,7 @@ pub(super) fn write(review: &Review, out: &mut dyn Write) -> io::Result<()> {
             at = inside.end;
             continue;
         }
-        write_entry(entry, &review.set.changes, out)?;
+        write_entry(review, entry, out)?;
         at += 1;
     }
     write_flags(entries, out)?;
@@ -44,18 +44,19 @@ fn write_directory(directory: &ReviewEntry, inside: &[ReviewEntry], out: &mut dy
     writeln!(out, "{letter}  {}/  {files} files, {}", shown(directory.path.as_bytes()), size(total))
 }
 
-fn write_entry(entry: &ReviewEntry, changes: &[Change], out: &mut dyn Write) -> io::Result<()> {
+fn write_entry(review: &Review, entry: &ReviewEntry, out: &mut dyn Write) -> io::Result<()> {
     let name = shown(entry.path.as_bytes());
     let slash = if entry.is_directory() && entry.status != Status::TypeChanged { "/" } else { "" };
     write!(out, "{}  ", entry.status.letter())?;
     if let Some(from) = &entry.from {
         write!(out, "{} -> ", shown(from.as_bytes()))?;
     }
-    writeln!(out, "{name}{slash}{}", details(entry, changes))
+    writeln!(out, "{name}{slash}{}", details(review, entry))
 }
 
 /// What changed besides the name, with two spaces before it.
-fn details(entry: &ReviewEntry, changes: &[Change]) -> String {
+fn details(review: &Review, entry: &ReviewEntry) -> String {
+    let changes = &review.set.changes;
     let mut parts = Vec::new();
     match (&entry.before, &entry.after) {
         (None, Some(after)) => parts.extend(describe(after)),
@@ -74,17 +75,10 @@ fn details(entry: &ReviewEntry, changes: &[Change]) -> String {
     if entry.lost {
         parts.push("changed while the command ran: can't be applied".to_owned());
     }
-    if let Some(first) = first_name(entry, changes) {
+    if let Some(first) = review.first_name(entry) {
         parts.push(format!("the same file as {}", shown(first.as_bytes())));
     }
     if parts.is_empty() { String::new() } else { format!("  {}", parts.join(", ")) }
-}
-
-/// The first name of the file, if this is another one.
-pub(super) fn first_name<'c>(entry: &ReviewEntry, changes: &'c [Change]) -> Option<&'c RelPath> {
-    let group = entry.link_group?;
-    let first = changes.iter().find(|c| c.after.as_ref().is_some_and(|a| a.link_group == Some(group)))?;
-    (first.path != changes[entry.change].path).then_some(&first.path)
 }
 
 fn describe(side: &Side) -> Option<String> {
