@@ -182,6 +182,9 @@ fn an_executor_that_is_not_there() {
     assert!(world.status()["outcome"]["refused"].is_object());
     let sandbox = ["run", "--executor", "host", "--filesystem", "sandbox", "--", "true"];
     refused(&world, &sandbox, &["sandbox", "--executor krun"]);
+    let rootfs = ["run", "--executor", "host", "--rootfs", "/usr", "--", "true"];
+    refused(&world, &rootfs, &["root filesystem", "--executor krun"]);
+    refused(&world, &["run", "--executor", "host", "--tty", "always", "--", "true"], &["terminal", "--tty"]);
 }
 
 #[test]

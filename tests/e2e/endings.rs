@@ -244,3 +244,28 @@ fn a_supervisor_that_dies_at_any_time_leaves_a_readable_run() {
     world.assert_nothing_left();
     assert!(!world.project().join("new").exists());
 }
+
+#[test]
+fn a_stage_that_could_not_be_sealed_is_sealed_later() {
+    let world = World::new();
+    let child = going(&world, &[], "echo x > new; trap 'exit 3' USR1; echo ready; while :; do sleep 0.05; done");
+    // Another directory stands where the project was, so nobody knows what the changes are changes of.
+    let aside = world.path().join("aside");
+    std::fs::rename(world.project(), &aside).unwrap();
+    std::fs::create_dir(world.project()).unwrap();
+    signal(child.id(), "USR1");
+    let done = wait(child).expect(125);
+    assert!(done.stderr().contains("can't be sealed") && done.stderr().contains("pvisor review"), "{done}");
+    let review = world.pvisor(&["review", "last"]).expect(5);
+    review.says(&["can't be sealed"]);
+    std::fs::remove_dir(world.project()).unwrap();
+    std::fs::rename(&aside, world.project()).unwrap();
+    assert_eq!(world.status()["stage"]["state"], "unsealed");
+    assert!(world.pvisor(&["review", "last"]).expect(0).stdout().contains("new"));
+    let status = world.status();
+    assert_eq!((&status["stage"]["state"], &status["stage"]["changes"]), (&"sealed".into(), &1.into()), "{status:#}");
+    assert_eq!(status["outcome"]["interrupted"]["kind"], "seal");
+    assert_eq!(status["bundle_intact"], true);
+    world.pvisor(&["apply", "last"]).expect(0);
+    assert!(world.project().join("new").exists());
+}

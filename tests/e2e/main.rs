@@ -7,6 +7,7 @@ mod bad_input;
 mod config;
 mod endings;
 mod exit_codes;
+mod full_disk;
 mod host_run;
 mod json;
 mod parallel;

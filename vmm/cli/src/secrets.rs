@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use globset::Glob;
+
 /// Below each home directory.
 const IN_HOMES: &[&str] = &[
     // Keys and their agents.
@@ -111,19 +113,42 @@ const ON_MACHINE: &[&str] = &[
 
 /// Globs against absolute paths of the host. A path that matches looks absent, and with it all that is below it.
 ///
-/// `home` is the caller's; the other homes of the machine are always included. `private` are directories of our own.
-pub(crate) fn hidden_globs(home: Option<&Path>, private: &[PathBuf]) -> Vec<String> {
-    let mut homes = vec!["/root".to_owned(), "/home/*".to_owned()];
-    // A home in one of the usual places is covered already.
-    let elsewhere =
-        home.filter(|h| h.is_absolute() && *h != Path::new("/root") && h.parent() != Some(Path::new("/home")));
-    homes.extend(elsewhere.and_then(literal));
+/// `homes` are the caller's; the other homes of the machine are always included. Where a credential's place is a
+/// symbolic link, what it leads to is hidden too. `private` are directories of our own.
+pub(crate) fn hidden_globs<'a>(homes: impl Iterator<Item = &'a PathBuf>, private: &[PathBuf]) -> Vec<String> {
+    let mut of_homes = vec!["/root".to_owned(), "/home/*".to_owned()];
+    let mut links: Vec<PathBuf> = ON_MACHINE.iter().flat_map(|place| led_to(Path::new("/"), place)).collect();
+    links.extend(IN_HOMES.iter().flat_map(|place| led_to(Path::new("/root"), place)));
+    for home in homes.filter(|h| h.is_absolute()) {
+        links.extend(IN_HOMES.iter().flat_map(|place| led_to(home, place)));
+        of_homes.extend(literal(home));
+    }
     let mut globs: Vec<String> = ON_MACHINE.iter().map(|s| (*s).to_owned()).collect();
-    for home in &homes {
+    for home in &of_homes {
         globs.extend(IN_HOMES.iter().map(|path| format!("{home}/{path}")));
     }
-    globs.extend(private.iter().filter_map(|p| literal(p)));
+    globs.extend(links.iter().chain(private).filter_map(|p| literal(p)));
+    globs.sort_unstable();
+    globs.dedup();
     globs
+}
+
+/// Where links at a place lead. The place may have `*` in its last component. What is above `home`, or it itself, is left
+/// out: a link to that says nothing of what is a credential.
+fn led_to(home: &Path, place: &str) -> Vec<PathBuf> {
+    let place = home.join(place.trim_start_matches('/'));
+    let (Some(parent), Some(name)) = (place.parent(), place.file_name().and_then(|n| n.to_str())) else {
+        return Vec::new();
+    };
+    let found: Vec<PathBuf> = match Glob::new(name).map(|g| g.compile_matcher()) {
+        Ok(matcher) if name.contains('*') => {
+            let entries = parent.read_dir().into_iter().flatten().filter_map(Result::ok);
+            entries.filter(|e| matcher.is_match(e.file_name())).map(|e| e.path()).collect()
+        }
+        _ => vec![place.clone()],
+    };
+    let led = found.into_iter().filter_map(|path| path.canonicalize().ok().filter(|real| *real != path));
+    led.filter(|real| !home.starts_with(real) && !real.starts_with("/dev") && !real.starts_with("/proc")).collect()
 }
 
 /// A glob that matches this path alone; none where it is not UTF-8, which a glob can't say.
@@ -140,7 +165,7 @@ mod tests {
 
     fn set(home: &str, private: &[PathBuf]) -> GlobSet {
         let mut set = GlobSetBuilder::new();
-        for glob in hidden_globs(Some(Path::new(home)), private) {
+        for glob in hidden_globs([PathBuf::from(home)].iter(), private) {
             set.add(GlobBuilder::new(&glob).literal_separator(true).build().unwrap());
         }
         set.build().unwrap()
@@ -168,6 +193,23 @@ mod tests {
         for path in ["/root/.cargo/bin", "/root/.gitconfig", "/data/me/.local/bin", "/etc/passwd", "/etc/ssl/certs"] {
             assert!(!hidden.is_match(path), "{path}");
         }
+    }
+
+    #[test]
+    fn what_a_link_leads_to_is_hidden_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        let home = top.join("home");
+        std::fs::create_dir_all(home.join("dotfiles/ssh")).unwrap();
+        std::fs::write(home.join("dotfiles/history"), "").unwrap();
+        for (target, name) in
+            [("dotfiles/ssh", ".ssh"), ("dotfiles/history", ".bash_history"), ("..", ".aws"), (".", ".azure")]
+        {
+            std::os::unix::fs::symlink(target, home.join(name)).unwrap();
+        }
+        let hidden = set(home.to_str().unwrap(), &[]);
+        assert!(hidden.is_match(home.join("dotfiles/ssh")) && hidden.is_match(home.join("dotfiles/history")));
+        assert!(!hidden.is_match(home.join("dotfiles")) && !hidden.is_match(&home) && !hidden.is_match(&top));
     }
 
     #[test]

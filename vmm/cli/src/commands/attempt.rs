@@ -1,8 +1,8 @@
 //! One run on its way: what each stop of `pvisor run` does to it.
 
 use pvisor_spec::{
-    Bundle, CommandEnd, ExecutorKind, ExitCode, Interruption, Level, Need, Observation, Outcome, Receipt, RunSpec,
-    StageRecord, StageState, WorkerJob,
+    Bundle, CommandEnd, ExecutorKind, ExitCode, Interruption, Level, Need, Observation, Outcome, Receipt, Resources,
+    RunSpec, StageRecord, StageState, WorkerJob,
 };
 use serde::Serialize;
 
@@ -21,6 +21,8 @@ pub(super) struct Attempt {
     spec: RunSpec,
     receipts: Vec<Receipt>,
     started: bool,
+    /// Whether it was said that the record can't be written.
+    warned: bool,
     boot: Option<Boot>,
     interrupt: Option<Interrupt>,
     /// Whether a worker was given the run, and with it the stage's directory.
@@ -55,7 +57,16 @@ impl Attempt {
     pub(super) fn begin(resolved: &Resolved, store: &Store) -> Result<Self, Failure> {
         let spec = resolved.spec().clone();
         let claim = store.begin(without_values(&spec)).map_err(|e| Failure::from(e).code(ExitCode::FAILED))?;
-        Ok(Self { claim, spec, receipts: Vec::new(), started: false, boot: None, interrupt: None, handed_over: false })
+        Ok(Self {
+            claim,
+            spec,
+            receipts: Vec::new(),
+            started: false,
+            warned: false,
+            boot: None,
+            interrupt: None,
+            handed_over: false,
+        })
     }
 
     /// Stop 3: the executor.
@@ -68,6 +79,10 @@ impl Attempt {
             say(&format!("{}; running on the host, changes are staged", plain(&selection.reason).replace('\n', " ")));
         } else if self.spec.stage.is_none() {
             say(&format!("no --stage: changes go to {} directly", plain_path(self.spec.project.as_path())));
+        }
+        let sized = self.spec.resources != Resources::default();
+        if selection.kind == ExecutorKind::Host && sized && !selection.fell_back {
+            say("--cpus and --memory size a guest: nothing limits the command on the host");
         }
         if selection.kind == ExecutorKind::Krun {
             self.boot = Some(artefacts::ensure()?);
@@ -87,19 +102,21 @@ impl Attempt {
     pub(super) fn spawn(&mut self) -> Result<Worker, Interruption> {
         let worker = Worker::spawn().map_err(|e| internal(chain(&e)))?;
         self.claim.record.worker = worker.process();
-        self.save()?;
+        self.save();
         Ok(worker)
     }
 
     /// Stop 6: the job. From here on the worker opens what the run needs.
     pub(super) fn wire(&mut self, worker: &mut Worker, ambient: &Ambient) {
-        let private = [ambient.run_home.clone()];
+        let homes = [ambient.home(), ambient.home().and_then(|h| h.canonicalize().ok())];
+        // As the guest's root would show it: without symbolic links.
+        let private = [self.claim.dir().parent().unwrap_or(self.claim.dir()).to_owned()];
         let job = WorkerJob {
             spec: self.spec.clone(),
             run_dir: self.claim.dir().into(),
             kernel: self.boot.as_ref().map(|b| b.kernel.clone().into()),
             initramfs: self.boot.as_ref().map(|b| b.initramfs.clone().into()),
-            hidden: secrets::hidden_globs(ambient.home().as_deref(), &private),
+            hidden: secrets::hidden_globs(homes.iter().flatten(), &private),
         };
         self.handed_over = true;
         // A worker that died early says why in what follows.
@@ -127,10 +144,7 @@ impl Attempt {
         self.started = true;
         self.claim.record.receipts.clone_from(&self.receipts);
         self.claim.record.phase = Phase::Running;
-        if let Err(broken) = self.save() {
-            worker.stop();
-            return Err(broken);
-        }
+        self.save();
         Ok(Progress::Started)
     }
 
@@ -175,8 +189,7 @@ impl Attempt {
             return (outcome, stages::record(&dir));
         }
         self.claim.record.phase = Phase::Sealing;
-        // For whoever asks meanwhile; a later write says the rest.
-        let _ = self.claim.save();
+        self.save();
         match stages::seal(&dir) {
             Ok(sealed) => (outcome, sealed),
             Err(broken) => (Outcome::Interrupted(broken), stages::record(&dir)),
@@ -223,7 +236,7 @@ impl Attempt {
                 if matches!(bundle.outcome, Outcome::Interrupted(_)) {
                     say(&format!("the run was interrupted after {took}{place}; pvisor status {run} has the details"));
                 }
-                if bundle.stage.state == StageState::Unsealed {
+                if bundle.stage.state == StageState::Unsealed && broken.kind != stages::SEAL_FAILED {
                     say(&format!("its stage is incomplete and can't be applied: pvisor discard {run}"));
                 }
                 return;
@@ -255,12 +268,13 @@ impl Attempt {
         })
     }
 
-    fn save(&self) -> Result<(), Interruption> {
-        self.claim.save().map_err(|e| Interruption {
-            kind: "run_store".to_owned(),
-            message: chain(&e),
-            hint: "set PVISOR_RUN_HOME to a directory that you can write".to_owned(),
-        })
+    /// For whoever asks meanwhile. That the disk is full, for instance, is no reason to end the run.
+    fn save(&mut self) {
+        if let Err(e) = self.claim.save()
+            && !std::mem::replace(&mut self.warned, true)
+        {
+            say(&format!("warning: {}", plain(&chain(&e))));
+        }
     }
 }
 

@@ -32,6 +32,13 @@ pub(super) fn kill(args: &RunNameArgs) -> Result<u8, Failure> {
     if let Some(trouble) = after.trouble {
         return Err(Failure::new("kill", format!("{} is not wholly ended: {trouble}", run.id)));
     }
+    if after.is_live() {
+        return Err(Failure::new(
+            "kill",
+            format!("{} still goes on, and its processes can't be seen from here", run.id),
+        )
+        .hint("run `pvisor kill` where it was started: in the same container or PID namespace"));
+    }
     if args.json {
         answer_json(&killed)?;
     } else {

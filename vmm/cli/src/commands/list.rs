@@ -78,7 +78,7 @@ fn row(run: &Run) -> Row<'_> {
         project: &run.record.spec.project,
         command: &run.record.spec.command.argv,
         stage: run.stage_state(),
-        changes: run.bundle.as_ref().and_then(|b| b.stage.changes),
+        changes: run.stage_record().and_then(|s| s.changes),
     }
 }
 
@@ -115,7 +115,7 @@ fn stage(run: &Run) -> String {
         StageState::Unsealed if run.is_live() => "open".to_owned(),
         StageState::Unsealed => "unsealed".to_owned(),
         StageState::Sealed if run.record.applied_ms.is_some() => "applied".to_owned(),
-        StageState::Sealed => match run.bundle.as_ref().and_then(|b| b.stage.changes) {
+        StageState::Sealed => match run.stage_record().and_then(|s| s.changes) {
             Some(changes) => format!("{changes} ch."),
             None => "sealed".to_owned(),
         },

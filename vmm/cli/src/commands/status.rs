@@ -109,8 +109,8 @@ fn describe<'a>(run: &'a Run, review: Option<&'a Review>) -> Status<'a> {
         stage: Stage {
             state: run.stage_state(),
             dir: record.spec.stage.as_ref().map(|s| &s.dir),
-            changes: bundle.and_then(|b| b.stage.changes),
-            seal: bundle.and_then(|b| b.stage.seal.as_deref()),
+            changes: run.stage_record().and_then(|s| s.changes),
+            seal: run.stage_record().and_then(|s| s.seal.as_deref()),
             applied_ms: record.applied_ms,
             discarded_ms: record.discarded_ms,
         },
@@ -199,6 +199,9 @@ fn stage_text(run: &Run, status: &Status<'_>) -> String {
         StageState::None => "none: the project itself was written".to_owned(),
         StageState::Discarded => "discarded".to_owned(),
         StageState::Unsealed if run.is_live() => format!("open, {}", dir()),
+        StageState::Unsealed if run.only_seal_failed() => {
+            format!("complete, to be sealed by `pvisor review`, {}", dir())
+        }
         StageState::Unsealed => format!("unsealed, can only be discarded, {}", dir()),
         StageState::Sealed if status.stage.applied_ms.is_some() => format!("applied, {changes}{}", dir()),
         StageState::Sealed => format!("sealed, {changes}{}", dir()),

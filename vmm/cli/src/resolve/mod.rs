@@ -210,7 +210,7 @@ mod tests {
         let ambient = Ambient { interactive: true, ..Ambient::example(dir.path()) };
         let tty = |line: &[&str], kind| resolved(line, &ambient).unwrap().on(kind).command.tty;
         assert!(tty(&["--", "true"], ExecutorKind::Krun) && !tty(&["--", "true"], ExecutorKind::Host));
-        assert!(tty(&["--tty", "always", "--", "true"], ExecutorKind::Host));
+        assert!(tty(&["--tty", "always", "--", "true"], ExecutorKind::Krun));
         assert!(!tty(&["--tty", "never", "--", "true"], ExecutorKind::Krun));
     }
 

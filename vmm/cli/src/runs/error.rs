@@ -39,7 +39,9 @@ impl From<StoreError> for Failure {
             }
             StoreError::NotOurs { .. } => Self::new("state_directory", message)
                 .hint("set PVISOR_RUN_HOME to a directory of your own, or run pvisor as the user that it belongs to"),
-            StoreError::Read { .. } | StoreError::Write { .. } => Self::new("run_store", message),
+            StoreError::Read { .. } => Self::new("run_store", message),
+            StoreError::Write { .. } => Self::new("run_store", message)
+                .hint("free some space there, or set PVISOR_RUN_HOME to a directory that you can write"),
             StoreError::Corrupt { path, .. } => {
                 let dir = path.parent().unwrap_or(&path);
                 Self::new("run_record", message).hint(format!(

@@ -1,6 +1,6 @@
 //! `run.json`: what a run is and how far it came.
 
-use pvisor_spec::{Receipt, RunSpec};
+use pvisor_spec::{Receipt, RunSpec, StageRecord};
 use serde::{Deserialize, Serialize};
 
 use super::ProcessRef;
@@ -42,6 +42,9 @@ pub(crate) struct RunRecord {
     /// Controls that were installed before the command started.
     #[serde(default)]
     pub(crate) receipts: Vec<Receipt>,
+    /// The stage, where it could not be sealed at the end of the run and was sealed afterwards.
+    #[serde(default)]
+    pub(crate) sealed_later: Option<StageRecord>,
     /// When everything that was staged had been applied.
     #[serde(default)]
     pub(crate) applied_ms: Option<u64>,
@@ -62,6 +65,7 @@ impl RunRecord {
             supervisor: ProcessRef::own(),
             worker: None,
             receipts: Vec::new(),
+            sealed_later: None,
             applied_ms: None,
             discarded_ms: None,
         }

@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pvisor_spec::{Bundle, RunId, RunSpec, StageState};
+use pvisor_spec::{Bundle, Outcome, RunId, RunSpec, StageRecord, StageState};
 
 use super::claim::{BUNDLE, LOCK, PROGRESS, RECORD, UNBORN};
 use super::file::{Sync, read_json, write_json};
@@ -70,10 +70,22 @@ impl Run {
         if self.record.discarded_ms.is_some() {
             return StageState::Discarded;
         }
-        match &self.bundle {
-            Some(bundle) => bundle.stage.state,
+        match self.stage_record() {
+            Some(stage) => stage.state,
             None => self.stage_dir().map_or(StageState::None, |_| StageState::Unsealed),
         }
+    }
+
+    /// What is known of its stage: as it was at the end of the run, or when it was sealed afterwards.
+    pub(crate) fn stage_record(&self) -> Option<&StageRecord> {
+        self.record.sealed_later.as_ref().or(self.bundle.as_ref().map(|b| &b.stage))
+    }
+
+    /// Whether everything of the command has stopped, and only the seal of its stage could not be written.
+    pub(crate) fn only_seal_failed(&self) -> bool {
+        let outcome = self.bundle.as_ref().map(|b| &b.outcome);
+        matches!(outcome, Some(Outcome::Interrupted(i)) if i.kind == crate::stages::SEAL_FAILED)
+            && self.stage_state() == StageState::Unsealed
     }
 
     /// What the guest's console said, where there was a guest.
@@ -105,7 +117,9 @@ impl Store {
         if owner != us && us != 0 {
             return Err(StoreError::NotOurs { path: self.home.clone(), owner });
         }
-        Claim::make(&self.home, spec)
+        // Where links lead, the name that a guest would find it by.
+        let home = self.home.canonicalize().map_err(unusable)?;
+        Claim::make(&home, spec)
     }
 
     /// The names of all runs, newest first.

@@ -1,7 +1,7 @@
 //! Choosing the executor: what was asked for, what this machine can, and never less than was asked for.
 
 use pvisor_host_exec::HostExecutor;
-use pvisor_spec::{Executor, ExecutorKind, ExecutorRequest, FilesystemMode, Interruption, Refusal, RunSpec};
+use pvisor_spec::{Executor, ExecutorKind, ExecutorRequest, FilesystemMode, GuestRoot, Interruption, Refusal, RunSpec};
 use pvisor_vmm::KrunExecutor;
 
 /// The executor of a run.
@@ -41,15 +41,42 @@ pub(crate) fn select(spec: &RunSpec) -> Result<Selection, Interruption> {
         kind => executor(kind, spec.force_slow_kvm)?.probe(),
     };
     let selection = choose(spec.requested, probe)?;
-    if selection.kind == ExecutorKind::Host && spec.filesystem == FilesystemMode::Sandbox {
-        return Err(Interruption {
-            kind: "sandbox".to_owned(),
-            message: "the host executor of this version has no filesystem sandbox".to_owned(),
-            hint: "use --executor krun, where the guest sees its own root only, or leave --filesystem sandbox out"
-                .to_owned(),
-        });
+    match lacking(selection.kind, spec) {
+        Some(lacking) => Err(lacking),
+        None => Ok(selection),
     }
-    Ok(selection)
+}
+
+/// What was asked for and this executor does not do: refused rather than left out.
+fn lacking(kind: ExecutorKind, spec: &RunSpec) -> Option<Interruption> {
+    let lacking = |kind: &str, message: &str, hint: &str| {
+        Some(Interruption { kind: kind.to_owned(), message: message.to_owned(), hint: hint.to_owned() })
+    };
+    if kind != ExecutorKind::Host {
+        return None;
+    }
+    if spec.filesystem == FilesystemMode::Sandbox {
+        return lacking(
+            "sandbox",
+            "the host executor of this version has no filesystem sandbox",
+            "use --executor krun, where the guest sees its own root only, or leave --filesystem sandbox out",
+        );
+    }
+    if spec.root != GuestRoot::Host {
+        return lacking(
+            "rootfs",
+            "a command on the host can't have a root filesystem of its own",
+            "use --executor krun, or leave --rootfs out",
+        );
+    }
+    if spec.command.tty {
+        return lacking(
+            "tty",
+            "the host executor of this version gives the command no terminal of its own",
+            "leave --tty out: the command uses the terminal that pvisor runs on",
+        );
+    }
+    None
 }
 
 fn choose(

@@ -16,6 +16,9 @@ pub(crate) use vacancy::vacant;
 use crate::bundle::no_stage;
 use crate::report::chain;
 
+/// Kind of the interruption of a run whose stage could not be sealed.
+pub(crate) const SEAL_FAILED: &str = "seal";
+
 /// Where the stage in that directory stands, for the bundle of a run that did not seal it.
 pub(crate) fn record(dir: &Path) -> StageRecord {
     match pvisor_stage::status(dir) {
@@ -35,9 +38,9 @@ pub(crate) fn seal(dir: &Path) -> Result<StageRecord, Interruption> {
     match pvisor_stage::seal(dir) {
         Ok(seal) => Ok(sealed(&seal.digest, seal.changes)),
         Err(e) => Err(Interruption {
-            kind: "seal".to_owned(),
+            kind: SEAL_FAILED.to_owned(),
             message: format!("the command ended, but its stage can't be sealed: {}", chain(&e)),
-            hint: "what it changed can't be applied, only discarded".to_owned(),
+            hint: "nothing is lost: when the cause is gone, `pvisor review` seals it".to_owned(),
         }),
     }
 }

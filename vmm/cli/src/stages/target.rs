@@ -51,6 +51,7 @@ pub(crate) fn find(name: &OsStr, store: &Store, ambient: &Ambient) -> Result<Tar
             .hint("wait for its end, or end it with `pvisor kill`")
             .code(ExitCode::NOT_SEALED));
     }
+    let run = if run.only_seal_failed() { seal_later(run, store)? } else { run };
     match (run.stage_state(), run.stage_dir()) {
         (StageState::Discarded, _) => {
             Err(Failure::new("discarded", format!("the changes of {} were discarded", run.id)))
@@ -64,4 +65,13 @@ pub(crate) fn find(name: &OsStr, store: &Store, ambient: &Ambient) -> Result<Tar
         )
         .hint("run with --stage, or without --executor host, to review changes before they are made")),
     }
+}
+
+/// Seals a stage that was complete when its run ended, and could not be sealed then.
+fn seal_later(mut run: Run, store: &Store) -> Result<Run, Failure> {
+    let Some(dir) = run.stage_dir() else { return Ok(run) };
+    let sealed = super::seal(dir).map_err(|broken| Failure::from(broken).code(ExitCode::NOT_SEALED))?;
+    store.amend(&run, |record| record.sealed_later = Some(sealed.clone()))?;
+    run.record.sealed_later = Some(sealed);
+    Ok(run)
 }
