@@ -66,7 +66,8 @@ pub struct Partial {
     pub done: Vec<RelPath>,
     /// Paths that are as they were.
     pub undone: Vec<RelPath>,
-    /// Files of the person's that could not be put back to their place, and where they are now.
+    /// Files of the person's that could not be put back to their place, and where they are once the next command on the
+    /// stage has finished this apply.
     pub kept: Vec<PathBuf>,
 }
 

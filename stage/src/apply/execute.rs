@@ -110,18 +110,13 @@ impl Executor<'_> {
                 }
                 self.change_metadata(&step.path, &fd, (before, after, *mtime), progress)
             }
-            Act::Remove { before, .. } | Act::Put { before: Some(before), .. } if staging.is_none() => {
-                let _ = before;
-                self.judge_without_staging(step)
-            }
-            Act::Put { .. } if staging.is_none() => self.judge_without_staging(step),
             Act::Remove { slot, before } => match staging {
                 Some(staging) => Move { exec: self, step, staging, slot: *slot }.remove(before, progress),
-                None => Ok(()),
+                None => self.judge_without_staging(step),
             },
             Act::Put { slot, ino, before, .. } => match staging {
                 Some(staging) => Move { exec: self, step, staging, slot: *slot }.put(*ino, before.as_ref(), progress),
-                None => Ok(()),
+                None => self.judge_without_staging(step),
             },
         }
     }
@@ -235,11 +230,11 @@ impl Move<'_> {
             }
             self.blamed("remove", self.disk().take((&parent, name), (&self.staging.dir, &slot)))?;
         }
+        let untouched = !std::mem::replace(&mut progress.touched, true);
         if self.is_preimage(&slot, before)? {
-            progress.touched = true;
             return Ok(());
         }
-        self.put_back(&slot, progress)
+        self.put_back(&slot, untouched, progress)
     }
 
     fn put(&self, ino: u64, before: Option<&Fingerprint>, progress: &mut Progress) -> Result<(), Trouble> {
@@ -289,11 +284,16 @@ impl Move<'_> {
         progress: &mut Progress,
     ) -> Result<(), Trouble> {
         let aside = aside_name(self.slot);
-        if self.is_preimage(&aside, before)? {
-            progress.touched = true;
-            return self.move_in(slot, ino, progress);
+        let untouched = !std::mem::replace(&mut progress.touched, true);
+        if !self.is_preimage(&aside, before)? {
+            return self.put_back(&aside, untouched, progress);
         }
-        self.put_back(&aside, progress)
+        let moved = self.move_in(slot, ino, progress);
+        if matches!(moved, Err(Trouble::Contested(_))) {
+            // Somebody took the free name: the old content is theirs to throw away.
+            progress.kept.push((self.step.staging, aside));
+        }
+        moved
     }
 
     /// The names are swapped: keeps it so if what came out is what the plan expects, else swaps them back.
@@ -304,24 +304,27 @@ impl Move<'_> {
         before: &Fingerprint,
         progress: &mut Progress,
     ) -> Result<(), Trouble> {
+        let untouched = !std::mem::replace(&mut progress.touched, true);
         if self.is_preimage(slot, before)? {
-            progress.touched = true;
             return Ok(());
         }
         let back = self.parent().map(|(parent, name)| self.disk().exchange((&self.staging.dir, slot), (&parent, name)));
-        if !matches!(back, Ok(Ok(true))) || self.held(slot)? != Some(ino) {
+        if matches!(back, Ok(Ok(true))) && self.held(slot)? == Some(ino) {
+            progress.touched = !untouched;
+        } else {
             // Either way the slot holds something that is in no plan.
-            progress.touched = true;
             progress.kept.push((self.step.staging, slot.to_vec()));
         }
         Err(Trouble::Contested(ConflictKind::Changed))
     }
 
-    /// Gives the person's own file its name back, if that is still free.
-    fn put_back(&self, from: &[u8], progress: &mut Progress) -> Result<(), Trouble> {
+    /// Gives the person's own file its name back, if that is still free. `untouched`: the target then is as it was before
+    /// the whole plan.
+    fn put_back(&self, from: &[u8], untouched: bool, progress: &mut Progress) -> Result<(), Trouble> {
         let back = self.parent().map(|(parent, name)| self.disk().place((&self.staging.dir, from), (&parent, name)));
-        if !matches!(back, Ok(Ok(()))) {
-            progress.touched = true;
+        if matches!(back, Ok(Ok(()))) {
+            progress.touched = !untouched;
+        } else {
             progress.kept.push((self.step.staging, from.to_vec()));
         }
         Err(Trouble::Contested(ConflictKind::Changed))

@@ -17,12 +17,18 @@ pub(crate) fn wear(
     mtime: Option<(i64, u32)>,
 ) -> io::Result<Vec<String>> {
     let mut refused = Vec::new();
-    let mut mode = have.mode;
+    let (mut mode, mut target_mode) = (have.mode, want.mode);
     let uid = (have.uid != want.uid).then_some(want.uid);
     let gid = (have.gid != want.gid).then_some(want.gid);
     if uid.is_some() || gid.is_some() {
         match disk.set_owner(&fd, uid, gid) {
-            Err(e) if is_refusal(&e) => refused.push(format!("owner {}:{}: {e}", want.uid, want.gid)),
+            Err(e) if is_refusal(&e) => {
+                refused.push(format!("owner {}:{}: {e}", want.uid, want.gid));
+                // A program must not run as somebody else than it was meant to.
+                if !matches!(kind, Kind::Directory) {
+                    target_mode &= 0o1777;
+                }
+            }
             done => done?,
         }
         // The kernel takes set-id bits away when the owner changes.
@@ -30,12 +36,18 @@ pub(crate) fn wear(
     }
     if !matches!(kind, Kind::Symlink(_)) {
         refused.extend(wear_xattrs(disk, &fd, have, want)?);
-        if mode != want.mode || have.mode != want.mode || !refused.is_empty() {
-            disk.set_mode(&fd, want.mode)?;
+        if mode != target_mode || have.mode != target_mode || !refused.is_empty() {
+            match disk.set_mode(&fd, target_mode) {
+                Err(e) if is_refusal(&e) => refused.push(format!("mode {:04o}: {e}", want.mode)),
+                done => done?,
+            }
         }
     }
     if let Some(mtime) = mtime {
-        disk.set_mtime(&fd, mtime)?;
+        match disk.set_mtime(&fd, mtime) {
+            Err(e) if is_refusal(&e) => refused.push(format!("time of modification: {e}")),
+            done => done?,
+        }
     }
     Ok(refused)
 }
@@ -43,7 +55,7 @@ pub(crate) fn wear(
 fn wear_xattrs(disk: Disk<'_>, fd: impl AsFd, have: &Meta, want: &Meta) -> io::Result<Vec<String>> {
     let mut refused = Vec::new();
     let mut note = |name: &[u8], done: io::Result<()>| match done {
-        Err(e) if is_refusal(&e) => {
+        Err(e) if is_xattr_refusal(&e) => {
             refused.push(format!("extended attribute {}: {e}", quoted(name)));
             Ok(())
         }
@@ -63,10 +75,12 @@ fn wear_xattrs(disk: Disk<'_>, fd: impl AsFd, have: &Meta, want: &Meta) -> io::R
 
 /// The kernel will not do it for this file or this caller, whatever is tried; everything else is a failure.
 fn is_refusal(e: &io::Error) -> bool {
-    matches!(
-        Errno::from_io_error(e),
-        Some(Errno::PERM | Errno::ACCESS | Errno::NOTSUP | Errno::INVAL | Errno::NOSPC | Errno::TOOBIG | Errno::RANGE)
-    )
+    matches!(Errno::from_io_error(e), Some(Errno::PERM | Errno::ACCESS | Errno::NOTSUP | Errno::INVAL))
+}
+
+/// The same for attributes, for which there is little room on some filesystems.
+fn is_xattr_refusal(e: &io::Error) -> bool {
+    is_refusal(e) || matches!(Errno::from_io_error(e), Some(Errno::NOSPC | Errno::TOOBIG | Errno::RANGE))
 }
 
 /// Whether `now` can be what a change of metadata from `before` to `after` leaves when it is cut off: each part is the

@@ -213,6 +213,36 @@ fn an_edit_in_the_very_moment_of_its_removal_survives() {
 }
 
 #[test]
+fn an_edit_that_can_not_be_put_back_is_kept_and_its_place_named() {
+    let before = Tree::from([("d", Node::dir()), ("d/f", file("base\n"))]);
+    let bench = Bench::new(&before, &Tree::default());
+    let renames = AtomicUsize::new(0);
+    let path = bench.target.join("d/f");
+    let meddler = Meddler(|effect| {
+        if effect == Effect::Rename {
+            match renames.fetch_add(1, Ordering::SeqCst) {
+                // Moving it out, and giving it back.
+                1 => fs::write(&path, "first\n").unwrap(),
+                2 => fs::write(&path, "second\n").unwrap(),
+                _ => {}
+            }
+        }
+    });
+    let failed = apply_interruptible(&bench.stage, &bench.set, &ApplyOptions::default(), &meddler);
+    let Err(ApplyError::Partial(partial)) = failed else { panic!("{failed:?}") };
+    assert_eq!(partial.kept.len(), 1);
+    let recovery = recover(&bench.stage).unwrap();
+    let Recovery::Finished { kept, contested, .. } = recovery else { panic!("{recovery:?}") };
+    assert_eq!((kept.len(), contested[0].path.clone()), (1, rel("d/f")));
+    assert_eq!(kept, partial.kept);
+    for _ in 0..2 {
+        assert_eq!(fs::read_to_string(&kept[0]).unwrap(), "first\n");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "second\n");
+        assert_eq!(recover(&bench.stage).unwrap(), Recovery::Nothing);
+    }
+}
+
+#[test]
 fn what_stops_an_apply_on_the_way_says_what_is_done_and_the_rest_is_done_later() {
     let before = Tree::from([("a", file("a\n")), ("b", file("b\n")), ("c", file("c\n"))]);
     let after = Tree::from([("a", file("A\n")), ("b", file("B\n")), ("c", file("C\n"))]);
