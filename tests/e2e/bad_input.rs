@@ -205,3 +205,19 @@ fn a_kvm_that_does_not_run_guests() {
     assert!(!world.project().join("new").exists(), "auto must stage");
     assert_eq!(world.status()["stage"]["state"], "sealed");
 }
+
+#[test]
+fn a_missing_kernel_and_no_tools_to_build_one() {
+    let world = World::new();
+    let mut command = world.std_command(&["run", "--executor", "krun", "--force-slow-kvm", "--", "true"]);
+    command.env("PVISOR_IMAGES", world.path().join("images")).env("PATH", "/nonexistent");
+    let done = finish(command).expect(125);
+    if done.stderr().contains("/dev/kvm: ") {
+        return eprintln!("not tried: there is no KVM here");
+    }
+    done.says(&["no guest kernel yet", "Debian package flex", "apt-get install", "pvisor image kernel"]);
+    assert_eq!(world.status()["outcome"]["refused"]["kind"], "kernel");
+    let mut command = world.std_command(&["image", "kernel", "--json"]);
+    command.env("PVISOR_IMAGES", world.path().join("images")).env("PATH", "/nonexistent");
+    assert_eq!(finish(command).expect(1).json()["kind"], "kernel");
+}

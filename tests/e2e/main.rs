@@ -9,6 +9,7 @@ mod endings;
 mod exit_codes;
 mod full_disk;
 mod host_run;
+mod images;
 mod json;
 mod parallel;
 mod run_store;

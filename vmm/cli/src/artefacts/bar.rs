@@ -44,6 +44,8 @@ impl Bar {
 
 impl Drop for Bar {
     fn drop(&mut self) {
+        // Joins its thread: what comes next may count on there being one only.
+        self.bar.disable_steady_tick();
         self.bar.finish_and_clear();
     }
 }

@@ -58,9 +58,12 @@ pub(crate) fn build_kernel<'a>(
     request: impl FnOnce(&'a AtomicBool) -> KernelRequest<'a>,
 ) -> Result<Kernel, KernelError> {
     static CANCEL: AtomicBool = AtomicBool::new(false);
-    let mut bar = Bar::new();
     let request = request(&CANCEL);
-    cancelled_by_signals(&CANCEL, || pvisor_images::build_kernel(cache, &request, &mut |progress| bar.show(progress)))
+    cancelled_by_signals(&CANCEL, || {
+        // It has a thread, which must not be the one that a signal is delivered to.
+        let mut bar = Bar::new();
+        pvisor_images::build_kernel(cache, &request, &mut |progress| bar.show(progress))
+    })
 }
 
 /// A kernel that could not be built.
