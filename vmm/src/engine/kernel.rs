@@ -25,6 +25,9 @@ const PAGE: u64 = 4096;
 /// The engine wants the image's length in these units.
 const UNIT: u64 = 64 << 10;
 
+/// Where the engine's devices begin, in MiB.
+const DEVICES_MIB: u32 = 3328;
+
 /// Offsets of the fields in the boot parameters.
 const RAMDISK_IMAGE: u32 = 0x218;
 const RAMDISK_SIZE: u32 = 0x21c;
@@ -122,16 +125,21 @@ impl Kernel {
         Ok(Self { buffer, guest_address: base, entry: stub_at })
     }
 
-    /// Refuses where the guest's memory ends before the kernel does; the engine would abort.
+    /// Memory to ask the engine for where the guest is to have `memory_mib` MiB.
+    ///
+    /// The engine puts up to 3,328 MiB above the kernel in one piece, even where they would reach into the addresses of
+    /// the devices; then it is a little less.
     ///
     /// # Errors
-    /// Too little memory.
-    pub fn check_memory(&self, memory_mib: u64) -> Result<(), KernelError> {
-        let end = self.guest_address + self.buffer.length as u64;
-        if end > memory_mib << 20 {
-            return Err(KernelError::Memory { need_mib: end.div_ceil(1 << 20), have_mib: memory_mib });
+    /// Too little memory; the engine would abort.
+    pub fn fit_memory(&self, memory_mib: u32) -> Result<u32, KernelError> {
+        let end = (self.guest_address + self.buffer.length as u64).div_ceil(1 << 20);
+        if end > memory_mib.into() {
+            return Err(KernelError::Memory { need_mib: end, have_mib: memory_mib.into() });
         }
-        Ok(())
+        // The image lies in the first GiB, so both fit.
+        let most = DEVICES_MIB - u32::try_from(end).unwrap_or(DEVICES_MIB).min(DEVICES_MIB);
+        Ok(if memory_mib > DEVICES_MIB { memory_mib } else { memory_mib.min(most) })
     }
 
     /// Makes it the kernel that the engine of this process finds.
@@ -387,8 +395,9 @@ mod tests {
         assert_eq!(code[10..20], [0xc7, 0x86, 0x1c, 0x02, 0, 0, 7, 0, 0, 0]);
         assert_eq!(code[20..30], [0x48, 0xb8, 4, 0, 0, 1, 0, 0, 0, 0]);
         assert_eq!(code[30..32], [0xff, 0xe0]);
-        assert!(kernel.check_memory(17).is_ok());
-        assert!(matches!(kernel.check_memory(16), Err(KernelError::Memory { need_mib: 17, have_mib: 16 })));
+        assert_eq!(kernel.fit_memory(17).unwrap(), 17);
+        assert!(matches!(kernel.fit_memory(16), Err(KernelError::Memory { need_mib: 17, have_mib: 16 })));
+        assert_eq!([3311, 3312, 3328, 3329].map(|mib| kernel.fit_memory(mib).unwrap()), [3311, 3311, 3311, 3329]);
         kernel.buffer.discard();
         assert_eq!(kernel.buffer.range(0, 8), [0; 8]);
     }

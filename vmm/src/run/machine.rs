@@ -40,11 +40,12 @@ impl Size {
     }
 }
 
-/// Loads the guest's kernel and makes it that of this process.
-pub(super) fn load_kernel(job: &WorkerJob, size: Size) -> Result<(), WorkerFailure> {
+/// Loads the guest's kernel and makes it that of this process; the size that fits it.
+pub(super) fn load_kernel(job: &WorkerJob, size: Size) -> Result<Size, WorkerFailure> {
     let kernel = Kernel::load(given(&job.kernel, "kernel")?, given(&job.initramfs, "initramfs")?)?;
-    kernel.check_memory(size.memory_mib.into())?;
-    Ok(kernel.install()?)
+    let memory_mib = kernel.fit_memory(size.memory_mib)?;
+    kernel.install()?;
+    Ok(Size { memory_mib, ..size })
 }
 
 fn given<'a>(path: &'a Option<OsBytes>, what: &str) -> Result<&'a Path, WorkerFailure> {

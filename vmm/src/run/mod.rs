@@ -51,8 +51,7 @@ fn start(job: &WorkerJob, ending: &Arc<Ending>) -> Result<Infallible, WorkerFail
     prepare_process(job);
     ending.end_on_panic();
     let signals = hear_signals().map_err(|e| internal("can't hear signals", &e))?;
-    let size = Size::of(job.spec.resources)?;
-    machine::load_kernel(job, size)?;
+    let size = machine::load_kernel(job, Size::of(job.spec.resources)?)?;
     let console = Console::start(job.run_dir.as_path()).map_err(|e| internal("can't keep the console's log", &e))?;
     let stages = Arc::new(Stages::create(job)?);
     let launched = launch(job, ending, size, console, signals, Arc::clone(&stages));
