@@ -62,6 +62,7 @@ impl Bucket {
 pub(crate) struct Limiter {
     up: Option<Bucket>,
     down: Option<Bucket>,
+    open: bool,
 }
 
 /// Which way bytes go.
@@ -77,7 +78,7 @@ impl Limiter {
     pub(crate) fn new(rate: Option<std::num::NonZeroU64>, now: Instant) -> Self {
         // A burst of a quarter of a second smooths transfers; never below one large datagram.
         let bucket = rate.map(|r| Bucket::new(r.get(), (r.get() / 4).max(65_536), now));
-        Self { up: bucket.clone(), down: bucket }
+        Self { up: bucket.clone(), down: bucket, open: true }
     }
 
     fn bucket(&mut self, way: Way) -> Option<&mut Bucket> {
@@ -87,8 +88,24 @@ impl Limiter {
         }
     }
 
-    /// Bytes that may go this way now.
+    /// Begins a turn of all flows. While some wait, nobody gets anything before a useful amount is there for those:
+    /// a flow that is busy would else take every few bytes at once, and those that wait would wait for ever.
+    pub(crate) fn begin_turn(&mut self, some_wait: bool, now: Instant) {
+        self.open = !some_wait || self.refilled_at().is_none_or(|at| at <= now);
+    }
+
+    /// Whether flows that wait get a turn now.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Bytes that a flow that can wait may move this way now.
     pub(crate) fn available(&mut self, way: Way, now: Instant) -> usize {
+        if self.open { self.left(way, now) } else { 0 }
+    }
+
+    /// Bytes that are left, for what would be lost if it had to wait.
+    pub(crate) fn left(&mut self, way: Way, now: Instant) -> usize {
         self.bucket(way).map_or(usize::MAX, |b| usize::try_from(b.available(now)).unwrap_or(usize::MAX))
     }
 

@@ -5,6 +5,7 @@ mod guest;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroU64;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -248,14 +249,14 @@ fn an_idle_network_does_not_wake() {
     assert_eq!(guest.wakes(), before, "open connections, nothing to do");
 }
 
-#[test]
-fn a_greedy_connection_does_not_starve_the_others() {
-    let mut guest = Guest::start(localhost());
+/// Eight connections to a server that sends without end; returns when each has got `bytes`.
+#[track_caller]
+fn each_gets(bytes: usize, config: StackConfig) {
+    let mut guest = Guest::start(config);
     let source = serve(|mut stream| while stream.write_all(&[0; 64 << 10]).is_ok() {});
     let to = guest.gateway(source);
     let greedy: Vec<_> = (0..8).map(|_| guest.connected(to)).collect();
     let mut received = vec![0usize; greedy.len()];
-    // How the servers' threads are scheduled is not ours to say, so equal shares can't be asked for; but each gets on.
     guest.until("every connection gets on", |guest| {
         for (i, &handle) in greedy.iter().enumerate() {
             let socket = guest.tcp(handle);
@@ -263,8 +264,23 @@ fn a_greedy_connection_does_not_starve_the_others() {
                 received[i] += socket.recv(|bytes| (bytes.len(), bytes.len())).unwrap();
             }
         }
-        received.iter().all(|&bytes| bytes > 1 << 20)
+        received.iter().all(|&got| got > bytes)
     });
+}
+
+/// The link has room for what four connections may move in a turn.
+#[test]
+fn a_full_link_is_shared_by_all_connections() {
+    // How the servers' threads are scheduled is not ours to say, so equal shares can't be asked for; but each gets on.
+    each_gets(1 << 20, localhost());
+}
+
+/// The limit lets through less than one connection may move in a turn.
+#[test]
+fn a_limit_is_shared_by_all_connections() {
+    let mut config = localhost();
+    config.policy.limit = NonZeroU64::new(1 << 20);
+    each_gets(100 << 10, config);
 }
 
 #[test]

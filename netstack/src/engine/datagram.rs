@@ -1,6 +1,6 @@
 //! UDP and ping: associations between a port of the sandbox and a socket of the host.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,6 +15,7 @@ use slab::Slab;
 use super::core::{Core, Kind};
 use super::guest::Unreachable;
 use super::packet::{Datagram, Packet};
+use super::waiting::Waiting;
 use crate::dns::unspecified;
 use crate::event::{Flow, FlowEnd, NetEvent, Protocol};
 use crate::limit::Way;
@@ -85,8 +86,8 @@ pub(crate) struct Datagrams {
     table: Slab<Association>,
     keys: HashMap<Key, usize>,
     ready: VecDeque<usize>,
-    blocked: BTreeSet<usize>,
-    throttled: BTreeSet<usize>,
+    blocked: Waiting,
+    throttled: Waiting,
     /// No association ends before this.
     sweep: Option<Instant>,
     buffer: Vec<u8>,
@@ -98,8 +99,8 @@ impl Datagrams {
             table: Slab::new(),
             keys: HashMap::new(),
             ready: VecDeque::new(),
-            blocked: BTreeSet::new(),
-            throttled: BTreeSet::new(),
+            blocked: Waiting::default(),
+            throttled: Waiting::default(),
             sweep: None,
             buffer: vec![0; MAX_DATAGRAM],
         }
@@ -130,7 +131,7 @@ impl Datagrams {
         association.last = core.now;
         association.last_packet.clear();
         association.last_packet.extend_from_slice(&packet.whole[..packet.whole.len().min(128)]);
-        if core.limiter.available(Way::Up, core.now) == 0 {
+        if core.limiter.left(Way::Up, core.now) == 0 {
             return; // lost, as on any line that is full
         }
         let sent = match association.send(data) {
@@ -220,15 +221,11 @@ impl Datagrams {
 
     /// Takes what has arrived, a bounded number from each socket.
     pub(crate) fn run(&mut self, core: &mut Core) {
-        let mut again = BTreeSet::new();
         if core.guest.port.has_room() {
-            again.append(&mut self.blocked);
+            self.blocked.resume(&mut self.ready);
         }
-        if core.limiter.refilled_at().is_none_or(|at| at <= core.now) {
-            again.append(&mut self.throttled);
-        }
-        for index in again {
-            self.on_event(index);
+        if core.limiter.is_open() {
+            self.throttled.resume(&mut self.ready);
         }
         for _ in 0..self.ready.len() {
             let Some(index) = self.ready.pop_front() else { break };
@@ -248,15 +245,13 @@ impl Datagrams {
     }
 
     fn take(&mut self, core: &mut Core, index: usize) {
-        for _ in 0..TURN {
+        for taken in 0..TURN {
             let Some(association) = self.table.get_mut(index) else { return };
             if !core.guest.port.has_room() {
-                self.blocked.insert(index);
-                return;
+                return self.blocked.add(index, taken > 0);
             }
             if core.limiter.available(Way::Down, core.now) == 0 {
-                self.throttled.insert(index);
-                return;
+                return self.throttled.add(index, taken > 0);
             }
             match association.recv(&mut self.buffer) {
                 Ok(length) => {
@@ -304,6 +299,11 @@ impl Datagrams {
     /// Whether some socket has more to take at once.
     pub(crate) fn is_ready(&self) -> bool {
         !self.ready.is_empty()
+    }
+
+    /// Whether some socket waits for the run's limit.
+    pub(crate) fn is_throttled(&self) -> bool {
+        !self.throttled.is_empty()
     }
 
     /// Whether some socket waits for room on the link.

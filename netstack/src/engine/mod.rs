@@ -13,6 +13,7 @@ mod splice;
 #[cfg(target_os = "linux")]
 mod tap;
 mod tcp;
+mod waiting;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -70,6 +71,8 @@ pub(crate) struct Engine {
     names: NameServer,
     fragments: Fragments,
     published: Vec<Published>,
+    /// Who comes first where the link has little room alternates.
+    datagrams_first: bool,
 }
 
 impl Engine {
@@ -98,6 +101,7 @@ impl Engine {
             names: NameServer::new(config.upstream),
             fragments: Fragments::default(),
             published: Vec::new(),
+            datagrams_first: false,
         };
         engine.core.judge.bindings.import(&config.bindings, now);
         engine.names.refresh(&mut engine.core);
@@ -141,11 +145,18 @@ impl Engine {
     pub(crate) fn turn(&mut self, now: Instant) -> Next {
         self.core.now = now;
         self.core.guest.port.flush();
+        self.core.limiter.begin_turn(self.tcp.is_throttled() || self.datagrams.is_throttled(), now);
         let drained = self.take_frames();
         self.accept();
-        self.datagrams.run(&mut self.core);
         self.names.run(&mut self.core);
-        self.tcp.run(&mut self.core);
+        self.datagrams_first = !self.datagrams_first;
+        if self.datagrams_first {
+            self.datagrams.run(&mut self.core);
+            self.tcp.run(&mut self.core);
+        } else {
+            self.tcp.run(&mut self.core);
+            self.datagrams.run(&mut self.core);
+        }
         self.exchange_names();
         self.core.reporter.tick(now);
         self.core.guest.port.flush();

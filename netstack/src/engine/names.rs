@@ -51,13 +51,13 @@ impl NameChannel {
         {
             socket.close();
         }
-        core.guest.drain(&mut endpoint.set, v4, usize::MAX, core.now);
+        let served = core.guest.drain(&mut endpoint.set, v4, usize::MAX, core.now);
         let room = core.guest.port.has_room();
         let socket = endpoint.socket();
         match socket.state() {
             State::TimeWait if room => return Outcome::Ended(FlowEnd::Finished),
             State::Closed if socket.remote_endpoint().is_none() => return Outcome::Ended(FlowEnd::Finished),
-            _ if !room => return Outcome::Blocked,
+            _ if !room => return Outcome::Blocked { served },
             _ => {}
         }
         let next = core.guest.deadline(&endpoint.set, core.now).filter(|at| *at > core.now);

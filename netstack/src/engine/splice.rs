@@ -23,10 +23,10 @@ pub(crate) enum Outcome {
     Ended(FlowEnd),
     /// There is more to do at once.
     More,
-    /// There is more for the sandbox, once the link has room.
-    Blocked,
-    /// There is more, once the run's limit allows it; or at this time.
-    Throttled(Option<Instant>),
+    /// There is more for the sandbox, once the link has room. `served`: it got some of the room in this turn.
+    Blocked { served: bool },
+    /// There is more, once the run's limit allows it; or at the time `next`. `served`: it got some in this turn.
+    Throttled { served: bool, next: Option<Instant> },
     /// Nothing to do until something happens, or until this time.
     Waits(Option<Instant>),
 }
@@ -66,6 +66,7 @@ impl Splice {
         core: &mut Core,
         v4: bool,
     ) -> Outcome {
+        let before = self.bytes();
         let up = self.move_up(stream, endpoint, core);
         let down = self.move_down(stream, endpoint, core);
         if self.broken && self.host_done && endpoint.socket().send_queue() == 0 {
@@ -79,14 +80,18 @@ impl Splice {
         let next = core.guest.deadline(&endpoint.set, core.now);
         let due = next.is_some_and(|at| at <= core.now);
         if due && !room {
-            return Outcome::Blocked;
+            return Outcome::Blocked { served: said };
         }
         // A limit in one direction must not hold back the other.
         if up == Step::Again || down == Step::Again || (due && said) {
             return Outcome::More;
         }
         let next = if due { Some(core.now + PAUSE) } else { next };
-        if up == Step::Limited || down == Step::Limited { Outcome::Throttled(next) } else { Outcome::Waits(next) }
+        if up == Step::Limited || down == Step::Limited {
+            Outcome::Throttled { served: self.bytes() != before, next }
+        } else {
+            Outcome::Waits(next)
+        }
     }
 
     fn end(&self, endpoint: &mut Endpoint, room: bool) -> Option<FlowEnd> {

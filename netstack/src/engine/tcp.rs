@@ -17,6 +17,7 @@ use super::guest::Unreachable;
 use super::names::NameChannel;
 use super::packet::{Packet, Segment, parse_tcp};
 use super::splice::{Outcome, Splice};
+use super::waiting::Waiting;
 use crate::event::{Direction, Flow, FlowEnd, NetEvent, Protocol};
 use crate::policy::Reason;
 
@@ -77,9 +78,9 @@ pub(crate) struct TcpTable {
     keys: HashMap<Key, usize>,
     ready: VecDeque<usize>,
     /// Have something for the sandbox, but the link is full.
-    blocked: BTreeSet<usize>,
+    blocked: Waiting,
     /// Wait for the run's limit.
-    throttled: BTreeSet<usize>,
+    throttled: Waiting,
     timers: BTreeSet<(Instant, usize)>,
     /// Name queries that came over connections, with the connection's place and serial number.
     pub(crate) queries: Vec<(usize, u64, Vec<u8>)>,
@@ -95,8 +96,8 @@ impl TcpTable {
             flows: Slab::new(),
             keys: HashMap::new(),
             ready: VecDeque::new(),
-            blocked: BTreeSet::new(),
-            throttled: BTreeSet::new(),
+            blocked: Waiting::default(),
+            throttled: Waiting::default(),
             timers: BTreeSet::new(),
             queries: Vec::new(),
             nobody: SocketSet::new(Vec::new()),
@@ -274,14 +275,10 @@ impl TcpTable {
     /// Gives every connection that is ready its turn; each moves a bounded number of bytes.
     pub(crate) fn run(&mut self, core: &mut Core) {
         if core.guest.port.has_room() {
-            for index in std::mem::take(&mut self.blocked) {
-                self.queue(index);
-            }
+            self.blocked.resume(&mut self.ready);
         }
-        if core.limiter.refilled_at().is_none_or(|at| at <= core.now) {
-            for index in std::mem::take(&mut self.throttled) {
-                self.queue(index);
-            }
+        if core.limiter.is_open() {
+            self.throttled.resume(&mut self.ready);
         }
         while let Some(&(at, index)) = self.timers.first()
             && at <= core.now
@@ -377,11 +374,9 @@ impl TcpTable {
                 self.queue(index);
                 self.reset_timer(core, index, None);
             }
-            Outcome::Blocked => {
-                self.blocked.insert(index);
-            }
-            Outcome::Throttled(next) => {
-                self.throttled.insert(index);
+            Outcome::Blocked { served } => self.blocked.add(index, served),
+            Outcome::Throttled { served, next } => {
+                self.throttled.add(index, served);
                 self.reset_timer(core, index, next);
             }
             Outcome::Waits(next) => self.reset_timer(core, index, next),
@@ -490,6 +485,11 @@ impl TcpTable {
     /// Whether some connection wants its turn at once.
     pub(crate) fn is_ready(&self) -> bool {
         !self.ready.is_empty()
+    }
+
+    /// Whether some connection waits for the run's limit.
+    pub(crate) fn is_throttled(&self) -> bool {
+        !self.throttled.is_empty()
     }
 
     /// Whether some connection waits for room on the link.
