@@ -219,13 +219,16 @@ impl GuestSide {
     pub(crate) fn drain(&mut self, set: &mut SocketSet<'static>, v4: bool, limit: usize, now: Instant) -> bool {
         let time = self.stack_time(now);
         let (iface, mut device) = self.device(None, v4);
-        loop {
+        // One segment at a time, and none is begun without room: a state machine whose segment is refused has forgotten
+        // by then that it wanted to repeat it, and the connection would stand still for ever.
+        while device.has_room() && device.sent < limit {
             let before = device.sent;
             iface.poll_egress(time, &mut device, set);
-            if device.sent == before || device.sent >= limit {
-                return device.sent > 0;
+            if device.sent == before {
+                break;
             }
         }
+        device.sent > 0
     }
 
     /// When the socket in `set` has something to do by itself.
@@ -246,7 +249,7 @@ impl GuestSide {
     }
 }
 
-/// What the TCP state machine sees of the link: at most one packet in, as many out as there is room for.
+/// What the TCP state machine sees of the link: at most one packet in, any number out.
 struct Device<'a> {
     port: Option<&'a mut Port>,
     rx: Option<&'a [u8]>,
@@ -261,6 +264,12 @@ struct Tx<'a> {
     port: Option<&'a mut Port>,
     header: &'a [u8; ETHERNET_HEADER],
     sent: &'a mut usize,
+}
+
+impl Device<'_> {
+    fn has_room(&self) -> bool {
+        self.port.as_ref().is_some_and(|port| port.has_room())
+    }
 }
 
 impl phy::Device for Device<'_> {
@@ -280,8 +289,7 @@ impl phy::Device for Device<'_> {
     }
 
     fn transmit(&mut self, _now: StackInstant) -> Option<Tx<'_>> {
-        let port = self.port.as_deref_mut().filter(|port| port.has_room())?;
-        Some(Tx { port: Some(port), header: &self.header, sent: &mut self.sent })
+        Some(Tx { port: self.port.as_deref_mut(), header: &self.header, sent: &mut self.sent })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {

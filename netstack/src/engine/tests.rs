@@ -13,7 +13,7 @@ use crate::event::NetEvent;
 use crate::link::link;
 use crate::{Capacity, DefaultVerdict, Link, LinkConfig, Policy, SendError, Upstream};
 
-const CAPACITY: Capacity = Capacity { tcp: 32, datagrams: 16, queries: 8, buffers: 4 << 20 };
+const CAPACITY: Capacity = Capacity { tcp: 32, datagrams: 16, queries: 8, buffers: 64 << 20 };
 
 struct Bench {
     engine: Engine,
@@ -280,4 +280,70 @@ proptest! {
         }
         bench.check_alive();
     }
+}
+
+/// A segment that was to be repeated while the link was full was never repeated: the connection stood still for ever.
+#[test]
+fn a_segment_that_is_lost_is_repeated_though_the_link_was_full_when_that_was_noticed() {
+    const SYN: u8 = 2;
+    const ACK: u8 = 16;
+    const WINDOW: u16 = 60_000;
+    let mut bench = Bench::new(DefaultVerdict::AllowList, &["localhost"]);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || while std::io::Write::write_all(&mut stream, &[7; 4096]).is_ok() {});
+        }
+    });
+    let link = LinkConfig::default();
+    let segment = |from: u16, sequence: u32, ack: u32, flags: u8| {
+        let data = tcp_segment(from, port, sequence, ack, flags, WINDOW, &[]);
+        ip_frame(&link, link.guest_v4.into(), link.gateway_v4.into(), IpProtocol::Tcp, &data)
+    };
+    let number = |frame: &[u8]| u32::from_be_bytes(frame[38..42].try_into().unwrap());
+    let is_for = |frame: &[u8], port: u16| frame[36..38] == port.to_be_bytes();
+    let connect = |bench: &mut Bench, from: u16| {
+        bench.send(&segment(from, 100, 0, SYN));
+        for _ in 0..1000 {
+            if let Some(reply) = bench.turns().iter().find(|f| is_for(f, from)) {
+                return number(reply).wrapping_add(1);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        panic!("no answer");
+    };
+    // More than the link has room for.
+    let others: Vec<_> = (2000..2024).map(|from| (from, connect(&mut bench, from))).collect();
+    let first = connect(&mut bench, 1000);
+    bench.send(&segment(1000, 101, first, ACK));
+    let mut got = 0;
+    for _ in 0..1000 {
+        got += bench.turns().iter().filter(|f| is_for(f, 1000)).map(|f| f.len() - 54).sum::<usize>();
+        if got >= usize::from(WINDOW) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(got, usize::from(WINDOW), "all that the window allows");
+    let mut events = mio::Events::with_capacity(64);
+    for (from, first) in others {
+        bench.send(&segment(from, 101, first, ACK));
+    }
+    for _ in 0..100 {
+        bench.poll.poll(&mut events, Some(Duration::from_millis(1))).unwrap();
+        events.iter().for_each(|event| bench.engine.on_event(event));
+        bench.engine.turn(bench.now);
+    }
+    assert!(!bench.engine.core.guest.port.has_room(), "the link is full");
+    for _ in 0..4 {
+        bench.link.send(&segment(1000, 101, first, ACK)).unwrap();
+        bench.engine.turn(bench.now);
+    }
+    let mut repeated = false;
+    for _ in 0..3 {
+        repeated |= bench.turns().iter().any(|f| is_for(f, 1000) && f.len() > 54 && number(f) == first);
+        bench.now += Duration::from_secs(3);
+    }
+    assert!(repeated);
 }
