@@ -23,7 +23,7 @@ use nix::sys::signalfd::SignalFd;
 use pvisor_spec::{WorkerFailure, WorkerJob};
 
 use crate::agent::Key;
-use crate::engine::port;
+use crate::engine::{keep_log, port};
 use console::Console;
 use controls::{Controls, hear_signals};
 use ending::{Ending, Report, sleep_for_ever};
@@ -49,6 +49,7 @@ pub(crate) fn work(job: &WorkerJob, report: Report) -> WorkerFailure {
 
 fn start(job: &WorkerJob, ending: &Arc<Ending>) -> Result<Infallible, WorkerFailure> {
     prepare_process(job);
+    keep_log();
     ending.end_on_panic();
     let signals = hear_signals().map_err(|e| internal("can't hear signals", &e))?;
     let size = machine::load_kernel(job, Size::of(job.spec.resources)?)?;

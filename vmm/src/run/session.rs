@@ -19,7 +19,7 @@ use crate::agent::{
     AgentClient, AgentError, Attachment, GuestMount, Key, Output, RawTerminal, StartOptions, Stdio, WindowSize,
     terminal_size,
 };
-use crate::engine::{PortReader, PortWriter};
+use crate::engine::{PortReader, PortWriter, kept_log};
 
 /// Longest boot. An emulated machine needs seconds, a KVM that emulates kernel code may need many minutes.
 const BOOT: Duration = Duration::from_secs(120);
@@ -143,6 +143,10 @@ impl Session {
             };
         }
         told.message.push_str(&words.quote());
+        let engine = kept_log();
+        if !engine.is_empty() {
+            told.message.push_str(&format!("; the VM engine says: {}", engine.join(" / ")));
+        }
         told
     }
 }
