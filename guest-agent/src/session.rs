@@ -257,6 +257,10 @@ impl Session<'_> {
                 let result = self.system.reseed(&entropy.0);
                 return self.reply_result(id, result);
             }
+            ToGuest::Network(network) => {
+                let result = self.system.configure_network(&network);
+                return self.reply_result(id, result);
+            }
             ToGuest::Sync => {
                 self.system.sync();
                 return self.reply(id, ToHost::Done);

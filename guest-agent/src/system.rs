@@ -3,12 +3,12 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
-use pvisor_proto::{Failure, Mount};
+use pvisor_proto::{Failure, Mount, Network};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec, clock_settime};
 
-use crate::root;
+use crate::{network, root};
 
 /// Most bytes of one reseed.
 const ENTROPY: usize = 512;
@@ -26,6 +26,12 @@ pub trait System {
     /// # Errors
     /// The kernel's refusal.
     fn set_clock(&mut self, seconds: u64, nanos: u32) -> Result<(), Failure>;
+
+    /// Configures the network card and the name servers.
+    ///
+    /// # Errors
+    /// The step that failed and the kernel's refusal.
+    fn configure_network(&mut self, network: &Network) -> Result<(), Failure>;
 
     /// Writes back all filesystems.
     fn sync(&mut self);
@@ -63,12 +69,16 @@ impl System for Guest {
         clock_settime(ClockId::Realtime, time).map_err(|e| failure(e, "clock"))
     }
 
+    fn configure_network(&mut self, network: &Network) -> Result<(), Failure> {
+        network::configure(network)
+    }
+
     fn sync(&mut self) {
         rustix::fs::sync();
     }
 }
 
-/// A machine that is not there, for tests of a session in a PID namespace: mounts, clock and sync are accepted and not
+/// A machine that is not there, for tests of a session in a PID namespace: mounts, clock, network and sync are accepted and not
 /// carried out.
 #[derive(Debug, Default)]
 pub struct Rehearsal;
@@ -80,6 +90,10 @@ impl System for Rehearsal {
 
     fn set_clock(&mut self, _seconds: u64, nanos: u32) -> Result<(), Failure> {
         if nanos < 1_000_000_000 { Ok(()) } else { Err(failure(Errno::INVAL, "clock")) }
+    }
+
+    fn configure_network(&mut self, _network: &Network) -> Result<(), Failure> {
+        Ok(())
     }
 
     fn sync(&mut self) {}

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 mod capability;
+mod egress;
 mod executor;
 mod failure;
 mod launch;
@@ -12,4 +13,5 @@ mod receipts;
 mod work;
 
 pub use capability::{all, cgroup_v2, fuse, landlock, seccomp, tun, user_namespaces};
+pub use egress::{Egress, EgressError, check_egress};
 pub use executor::HostExecutor;

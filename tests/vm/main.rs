@@ -5,6 +5,7 @@
 mod command;
 mod endings;
 mod isolation;
+mod network;
 mod project;
 mod sandbox;
 mod stdio;

@@ -14,8 +14,8 @@ pub use credit::{CreditError, Grant, Window};
 pub use frame::{Decoder, EncodeError, FrameError, HEADER, MAJOR, Message, encode};
 pub use handshake::{Challenge, Key, MINOR, ParseKeyError, Proof, guest_proof, host_proof};
 pub use message::{
-    End, Failure, Hello, Mount, Output, Refused, Rlimit, Running, Start, StartFailed, ToGuest, ToHost, Welcome,
-    WindowSize, errno_text,
+    End, Failure, Hello, Mount, Network, Output, Refused, Rlimit, Running, Start, StartFailed, ToGuest, ToHost,
+    Welcome, WindowSize, errno_text,
 };
 
 /// Name of the virtio-console port that the agent looks for.

@@ -1,5 +1,7 @@
 //! The messages. Variants are only ever appended; a changed variant is a new major version.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use serde::{Deserialize, Serialize};
 
 use crate::{Bytes, Challenge, Key, Message, Proof};
@@ -64,6 +66,8 @@ pub enum ToGuest {
     Wake,
     /// Kills every process, writes back, and ends the machine. No reply: the port closes.
     Shutdown,
+    /// Configures the network card and the name servers: `Done` or `Failed`. After `Mounts`.
+    Network(Box<Network>),
 }
 
 /// Guest to host. The frame's id is that of the request, or of the command's `Start`.
@@ -163,6 +167,21 @@ pub struct Mount {
     pub path: Bytes,
     /// Mounted read-only.
     pub read_only: bool,
+}
+
+/// The guest's network card. Nothing else gives it addresses: there is no DHCP and no router advertisement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// Largest IP packet in bytes.
+    pub mtu: u16,
+    /// Its IPv4 address and the length of the prefix in bits.
+    pub v4: (Ipv4Addr, u8),
+    /// Default route and name server for IPv4.
+    pub gateway_v4: Ipv4Addr,
+    /// Its IPv6 address and the length of the prefix in bits.
+    pub v6: (Ipv6Addr, u8),
+    /// Default route and name server for IPv6.
+    pub gateway_v6: Ipv6Addr,
 }
 
 /// A command to start.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use pvisor_guest_agent::{System, Tree, enter_root, mount};
-use pvisor_proto::{End, Failure, Mount, ToGuest, ToHost};
+use pvisor_proto::{End, Failure, Mount, Network, ToGuest, ToHost};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
@@ -20,6 +20,10 @@ impl System for Bound {
     }
 
     fn set_clock(&mut self, _: u64, _: u32) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn configure_network(&mut self, _: &Network) -> Result<(), Failure> {
         Ok(())
     }
 

@@ -23,5 +23,8 @@ pub use evidence::{
 pub use executor::{Executor, ExecutorKind, ExecutorRequest, Refusal};
 pub use exit::{CommandEnd, ExitCode, signal_name};
 pub use id::{ParseRunIdError, RunId};
-pub use run::{CommandSpec, Durability, FilesystemMode, GuestRoot, NetworkMode, Resources, RunSpec, StageSpec};
+pub use run::{
+    CommandSpec, Durability, EgressDefault, EgressSpec, FilesystemMode, GuestRoot, NetworkMode, PublishSpec, Resources,
+    RunSpec, StageSpec,
+};
 pub use worker::{WorkerEvent, WorkerFailure, WorkerJob};

@@ -98,7 +98,7 @@ pub enum FilesystemMode {
 }
 
 /// What the command may reach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkMode {
@@ -107,6 +107,49 @@ pub enum NetworkMode {
     Host,
     /// Nothing but the command's own loopback.
     DenyAll,
+    /// A network of its own, whose only way out is the policy.
+    Egress(EgressSpec),
+}
+
+/// The policy of a command's network. Rules are kept as they are written: `name`, `*.suffix`, an address or a range, each
+/// with `:port` or without. A deny rule beats an allow rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct EgressSpec {
+    /// For what no rule is about.
+    pub default: EgressDefault,
+    /// What may be reached.
+    pub allow: Vec<String>,
+    /// What may not.
+    pub deny: Vec<String>,
+    /// Payload bytes a second in each direction; `None`: as fast as it goes.
+    pub limit: Option<std::num::NonZeroU64>,
+    /// TCP ports of the command that are offered on the host.
+    pub publish: Vec<PublishSpec>,
+}
+
+/// What happens to a destination that no rule is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum EgressDefault {
+    /// Nothing but what the allow list names.
+    #[default]
+    Nothing,
+    /// Public addresses; loopback, link-local, metadata and private ones only where a rule names them.
+    Public,
+}
+
+/// One port of the command that is offered on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct PublishSpec {
+    /// Where the host listens; port 0 lets it choose.
+    pub host: std::net::SocketAddr,
+    /// The command's port.
+    pub port: u16,
 }
 
 /// Limits; `None` leaves the executor's default.

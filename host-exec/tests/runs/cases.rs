@@ -322,7 +322,7 @@ fn without_namespaces(setup: &Setup) {
     for network in [NetworkMode::Host, NetworkMode::DenyAll] {
         let mut wish = setup.shell("echo must not run");
         wish.around = Some(NONE);
-        wish.spec.network = network;
+        wish.spec.network = network.clone();
         if network == NetworkMode::DenyAll {
             wish.spec.stage = None;
         }

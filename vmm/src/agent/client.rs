@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use pvisor_netstack::LinkConfig;
 use pvisor_proto::{
-    Bytes, Challenge, Hello, Key, MINOR, Mount, NO_ID, Rlimit, Start, StartFailed, ToGuest, ToHost, WindowSize,
-    guest_proof, host_proof,
+    Bytes, Challenge, Hello, Key, MINOR, Mount, NO_ID, Network, Rlimit, Start, StartFailed, ToGuest, ToHost,
+    WindowSize, guest_proof, host_proof,
 };
 use pvisor_spec::{CommandSpec, OsBytes};
 
@@ -124,6 +125,21 @@ impl AgentClient {
             })
             .collect();
         self.demand("the mounts", &ToGuest::Mounts(mounts))
+    }
+
+    /// Configures the guest's network card for that link.
+    ///
+    /// # Errors
+    /// What the guest says; no answer; a lost guest.
+    pub fn network(&self, link: &LinkConfig) -> Result<(), AgentError> {
+        let network = Network {
+            mtu: link.mtu,
+            v4: (link.guest_v4, link.prefix_v4),
+            gateway_v4: link.gateway_v4,
+            v6: (link.guest_v6, link.prefix_v6),
+            gateway_v6: link.gateway_v6,
+        };
+        self.demand("the network", &ToGuest::Network(Box::new(network)))
     }
 
     /// Sets the guest's clock to that of the host.

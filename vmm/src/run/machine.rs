@@ -60,6 +60,7 @@ pub(super) fn build(
     console: &Console,
     agent: Port,
     stages: &Stages,
+    network: Network,
     on_exit: Box<dyn Fn(i32) + Send>,
 ) -> Result<Machine, WorkerFailure> {
     Ok(Machine::build(Topology {
@@ -73,7 +74,7 @@ pub(super) fn build(
             (ROOT_TAG.to_owned(), GuestFilesystem::new(stages.root.clone())),
             (PROJECT_TAG.to_owned(), GuestFilesystem::new(stages.project.clone())),
         ],
-        network: Network::Sealed,
+        network,
         on_exit,
     })?)
 }

@@ -16,14 +16,15 @@ mod session;
 mod stages;
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use nix::sys::signalfd::SignalFd;
-use pvisor_spec::{WorkerFailure, WorkerJob};
+use pvisor_host_exec::Egress;
+use pvisor_spec::{NetworkMode, WorkerFailure, WorkerJob};
 
 use crate::agent::Key;
-use crate::engine::{keep_log, port};
+use crate::engine::{Network, keep_log, port};
 use console::Console;
 use controls::{Controls, hear_signals};
 use ending::{Ending, Report, sleep_for_ever};
@@ -84,10 +85,18 @@ fn launch(
             sleep_for_ever()
         })
     };
-    let machine = machine::build(size, &key, &console, agent, &stages, on_exit)?;
+    let (network, egress) = match &job.spec.network {
+        NetworkMode::Egress(spec) => {
+            let (link, egress) = Egress::start(spec, job.run_dir.as_path())?;
+            (Network::Stack(link), Some(egress))
+        }
+        NetworkMode::DenyAll | NetworkMode::Host => (Network::Sealed, None),
+    };
+    let machine = machine::build(size, &key, &console, agent, &stages, network, on_exit)?;
     let controls = Controls::start(signals, closer, Arc::clone(ending), Arc::clone(&stages)).map_err(no_thread)?;
     let ending = Arc::clone(ending);
-    let session = Session { job: job.clone(), size, key, stages, console, controls, ending };
+    let egress = Mutex::new(egress);
+    let session = Session { job: job.clone(), size, key, stages, console, controls, ending, egress };
     thread::Builder::new().name("session".to_owned()).spawn(move || session.run(reader, writer)).map_err(no_thread)?;
     Err(machine.run().into())
 }

@@ -1,5 +1,6 @@
 //! What a guest's run has installed.
 
+use pvisor_host_exec::Egress;
 use pvisor_spec::{Control, Dimension, GuestRoot, KnownBy, Level, Receipt, WorkerJob};
 
 use super::machine::Size;
@@ -50,8 +51,13 @@ pub(super) fn filesystems(job: &WorkerJob) -> [Receipt; 3] {
     ]
 }
 
+/// Once the guest has configured its card.
+pub(super) fn network(egress: &Egress) -> Receipt {
+    egress.receipt("guest_network", "the guest's only network card leads to the run's own network", KnownBy::Returned)
+}
+
 /// Follows from the machine's devices.
-pub(super) fn network() -> Receipt {
+pub(super) fn no_network() -> Receipt {
     let detail = "the guest's network card leads nowhere: every frame is dropped".to_owned();
     receipt("guest_network", &[Dimension::Network], KnownBy::Assumed, detail)
 }

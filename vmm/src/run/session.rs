@@ -3,9 +3,10 @@
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use pvisor_host_exec::Egress;
 use pvisor_spec::{CommandEnd, WorkerEvent, WorkerFailure, WorkerJob};
 
 use super::console::Console;
@@ -44,12 +45,16 @@ pub(super) struct Session {
     pub(super) console: Console,
     pub(super) controls: Arc<Controls>,
     pub(super) ending: Arc<Ending>,
+    pub(super) egress: Mutex<Option<Egress>>,
 }
 
 impl Session {
     /// Holds the conversation, settles the stages and ends the process.
     pub(super) fn run(self, reader: PortReader, writer: PortWriter) -> ! {
         let ended = self.converse(reader, writer);
+        if let Some(egress) = self.egress.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            egress.stop();
+        }
         self.ending.claim_then(|| match ended.and_then(|end| self.stages.settle().map(|()| end)) {
             Ok(end) => WorkerEvent::Ended(end),
             Err(failure) => {
@@ -99,7 +104,6 @@ impl Session {
         let client = AgentClient::connect(reader, writer, &attachment)?;
         let install = |receipt| self.ending.tell(WorkerEvent::Installed(receipt));
         install(receipts::guest_kernel(client.kernel()));
-        install(receipts::network());
         install(receipts::resources(self.size));
         client.mount(&[
             GuestMount { tag: ROOT_TAG.to_owned(), path: PathBuf::from("/"), read_only: false },
@@ -110,6 +114,13 @@ impl Session {
             },
         ])?;
         receipts::filesystems(&self.job).into_iter().for_each(install);
+        match &*self.egress.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(egress) => {
+                client.network(egress.link())?;
+                install(receipts::network(egress));
+            }
+            None => install(receipts::no_network()),
+        }
         client.set_clock()?;
         Ok(client)
     }

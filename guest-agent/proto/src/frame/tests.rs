@@ -44,6 +44,18 @@ fn start() -> impl Strategy<Value = Start> {
         })
 }
 
+fn network() -> impl Strategy<Value = Network> {
+    any::<(u16, ([u8; 4], u8), [u8; 4], ([u8; 16], u8), [u8; 16])>().prop_map(
+        |(mtu, v4, gateway_v4, v6, gateway_v6)| Network {
+            mtu,
+            v4: (v4.0.into(), v4.1),
+            gateway_v4: gateway_v4.into(),
+            v6: (v6.0.into(), v6.1),
+            gateway_v6: gateway_v6.into(),
+        },
+    )
+}
+
 fn to_guest() -> impl Strategy<Value = ToGuest> {
     let mount = (".{0,20}", bytes(60), any::<bool>()).prop_map(|(tag, path, read_only)| Mount { tag, path, read_only });
     prop_oneof![
@@ -65,6 +77,7 @@ fn to_guest() -> impl Strategy<Value = ToGuest> {
         Just(ToGuest::Quiet),
         Just(ToGuest::Wake),
         Just(ToGuest::Shutdown),
+        network().prop_map(|n| ToGuest::Network(Box::new(n))),
     ]
 }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
-pub(crate) use value::{EnvPair, Memory, Span};
+pub(crate) use value::{EnvPair, Memory, Published, Rate, Span};
 
 /// Runs a command where it can't change your project, and keeps what it changed for you to review and apply.
 #[derive(Debug, Parser)]
@@ -91,8 +91,21 @@ pub(crate) struct RunArgs {
     #[arg(long, value_enum, value_name = "VIEW", default_value_t)]
     pub(crate) filesystem: FilesystemArg,
     /// Deny all network but the command's own loopback
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["overlaynet_allow", "overlaynet_deny", "overlaynet_limit", "publish"])]
     pub(crate) overlaynet_deny_all: bool,
+    /// Allow only what is named: NAME, *.SUFFIX, ADDRESS or RANGE, each with :PORT or without; `public` for all public
+    /// addresses
+    #[arg(long, value_name = "DESTINATION")]
+    pub(crate) overlaynet_allow: Vec<String>,
+    /// Deny this destination, even if it is allowed elsewhere
+    #[arg(long, value_name = "DESTINATION")]
+    pub(crate) overlaynet_deny: Vec<String>,
+    /// Most bytes a second in each direction: 500K, 10M …
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) overlaynet_limit: Option<Rate>,
+    /// Offer a TCP port of the command on the host: [ADDRESS:]PORT:PORT or PORT; port 0 on the host chooses a free one
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) publish: Vec<Published>,
     /// Accept a KVM that emulates guest kernel code, 10 to 50 times slower
     #[arg(long)]
     pub(crate) force_slow_kvm: bool,

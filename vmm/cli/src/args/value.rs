@@ -1,6 +1,8 @@
 //! Values of options: lengths of time, sizes, variables.
 
 use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU64;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::str::FromStr;
 
@@ -15,6 +17,10 @@ pub(crate) enum ValueError {
     Memory,
     #[error("between 128M and 1T")]
     MemoryRange,
+    #[error("expected bytes a second such as 500K or 10M")]
+    Rate,
+    #[error("expected PORT, HOST-PORT:PORT or ADDRESS:HOST-PORT:PORT, such as 8080:80 or [::1]:8080:80")]
+    Published,
 }
 
 /// A length of time in milliseconds; never zero.
@@ -50,22 +56,72 @@ impl FromStr for Memory {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-        let (number, unit) = text.split_at(digits);
-        let unit = unit.trim_start().to_ascii_lowercase();
-        let unit_kib: u64 = match unit.as_str() {
-            "k" | "kb" | "kib" => 1,
-            "m" | "mb" | "mib" => 1 << 10,
-            "g" | "gb" | "gib" => 1 << 20,
-            "t" | "tb" | "tib" => 1 << 30,
-            _ => return Err(ValueError::Memory),
-        };
-        let mib = scaled(number, unit_kib).ok_or(ValueError::Memory)? >> 10;
+        let mib = kibibytes(text).ok_or(ValueError::Memory)? >> 10;
         match u32::try_from(mib) {
             Ok(mib @ 128..=1_048_576) => Ok(Self(mib)),
             _ => Err(ValueError::MemoryRange),
         }
     }
+}
+
+/// Bytes a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rate(pub(crate) NonZeroU64);
+
+impl FromStr for Rate {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let bytes = match text.bytes().all(|b| b.is_ascii_digit()) {
+            true => text.parse().ok(),
+            false => kibibytes(text.trim_end_matches("/s")).and_then(|kib| kib.checked_mul(1 << 10)),
+        };
+        bytes.and_then(NonZeroU64::new).map(Self).ok_or(ValueError::Rate)
+    }
+}
+
+/// A port of the command and where the host listens for it; without an address: at the host's loopback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Published {
+    pub(crate) host: SocketAddr,
+    pub(crate) port: u16,
+}
+
+impl FromStr for Published {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let (rest, inside) = text.rsplit_once(':').unwrap_or((text, text));
+        let (address, outside) = match rest.rsplit_once(':') {
+            Some((address, port)) => {
+                let bare = address.strip_prefix('[').and_then(|a| a.strip_suffix(']'));
+                let address: IpAddr = bare.unwrap_or(address).parse().map_err(|_| ValueError::Published)?;
+                if address.is_ipv6() != bare.is_some() {
+                    return Err(ValueError::Published);
+                }
+                (address, port)
+            }
+            None => (Ipv4Addr::LOCALHOST.into(), rest),
+        };
+        match (outside.parse(), inside.parse()) {
+            (Ok(outside), Ok(port @ 1..)) => Ok(Self { host: SocketAddr::new(address, outside), port }),
+            _ => Err(ValueError::Published),
+        }
+    }
+}
+
+/// A size with a unit, in KiB.
+fn kibibytes(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit_kib: u64 = match unit.trim_start().to_ascii_lowercase().as_str() {
+        "k" | "kb" | "kib" => 1,
+        "m" | "mb" | "mib" => 1 << 10,
+        "g" | "gb" | "gib" => 1 << 20,
+        "t" | "tb" | "tib" => 1 << 30,
+        _ => return None,
+    };
+    scaled(number, unit_kib)
 }
 
 /// `number`, with up to three decimals, times `unit`, without rounding surprises.
@@ -138,6 +194,33 @@ mod tests {
             ["", "s", "0s", "-1s", "1.s", ".5s", "1w", "99999999999999999999s", "18446744073709551615h", "1.2.3s"]
         {
             assert!(bad.parse::<Span>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn rates() {
+        for (text, bytes) in [("1500", 1500), ("500K", 512_000), ("10M/s", 10 << 20), ("1.5G", 3 << 29)] {
+            assert_eq!(text.parse(), Ok(Rate(NonZeroU64::new(bytes).unwrap())), "{text}");
+        }
+        for bad in ["", "0", "0K", "K", "10X", "-1K", "99999999999999999999", "18014398509481984K"] {
+            assert_eq!(bad.parse::<Rate>(), Err(ValueError::Rate), "{bad}");
+        }
+    }
+
+    #[test]
+    fn published_ports() {
+        for (text, host, port) in [
+            ("8080", "127.0.0.1:8080", 8080),
+            ("0:80", "127.0.0.1:0", 80),
+            ("0.0.0.0:8080:80", "0.0.0.0:8080", 80),
+            ("[::1]:8080:80", "[::1]:8080", 80),
+        ] {
+            assert_eq!(text.parse(), Ok(Published { host: host.parse().unwrap(), port }), "{text}");
+        }
+        for bad in
+            ["", "0", "80:0", "x:80", "1:2:3", "::1:8080:80", "[127.0.0.1]:1:2", "70000", "1.2.3.4:80", "host:1:2"]
+        {
+            assert_eq!(bad.parse::<Published>(), Err(ValueError::Published), "{bad}");
         }
     }
 

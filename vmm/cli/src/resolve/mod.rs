@@ -3,16 +3,18 @@
 mod ambient;
 mod config;
 mod environment;
+mod network;
 mod place;
 
 use pvisor_spec::{
-    CommandSpec, Dimension, Durability, ExecutorKind, ExecutorRequest, FilesystemMode, GuestRoot, Need, NetworkMode,
-    OsBytes, Resources, RunId, RunSpec, StageSpec,
+    CommandSpec, Dimension, Durability, ExecutorKind, ExecutorRequest, FilesystemMode, GuestRoot, Need, OsBytes,
+    Resources, RunId, RunSpec, StageSpec,
 };
 
 pub(crate) use ambient::Ambient;
 pub(crate) use config::Config;
 pub(crate) use place::PlaceError;
+use pvisor_host_exec::EgressError;
 
 use crate::args::{DurabilityArg, ExecutorArg, FilesystemArg, RunArgs, TtyArg};
 use crate::report::{Failure, chain};
@@ -27,6 +29,8 @@ pub(crate) enum ResolveError {
     NoCommand,
     #[error(transparent)]
     Place(#[from] PlaceError),
+    #[error("the network policy is none")]
+    Network(#[from] EgressError),
 }
 
 impl From<ResolveError> for Failure {
@@ -36,6 +40,9 @@ impl From<ResolveError> for Failure {
                 .hint("put it after two dashes: pvisor run -- make test")
                 .code(pvisor_spec::ExitCode::USAGE),
             ResolveError::Place(place) => place.into(),
+            ResolveError::Network(_) => Self::new("network_policy", chain(&error))
+                .hint("a destination is NAME, *.SUFFIX, ADDRESS or RANGE, each with :PORT or without")
+                .code(pvisor_spec::ExitCode::USAGE),
         }
     }
 }
@@ -94,7 +101,7 @@ pub(crate) fn resolve(args: &RunArgs, config: &Config, ambient: &Ambient) -> Res
             FilesystemArg::Host => FilesystemMode::Host,
             FilesystemArg::Sandbox => FilesystemMode::Sandbox,
         },
-        network: if args.overlaynet_deny_all { NetworkMode::DenyAll } else { NetworkMode::Host },
+        network: network::network(args)?,
         resources: Resources {
             cpus: args.cpus.or(config.cpus),
             memory_mib: args.memory.or(config.memory).map(|m| m.0),
@@ -121,6 +128,7 @@ impl Resolved {
     pub(crate) fn on(&self, kind: ExecutorKind) -> RunSpec {
         let mut spec = self.spec.clone();
         spec.executor = Some(kind);
+        spec.network = network::network_on(kind, &spec.network);
         if kind != ExecutorKind::Host {
             spec.command.env = environment::projected(&spec.command.env, &self.named);
             spec.command.tty |= self.tty == TtyArg::Auto && self.interactive;
@@ -145,7 +153,7 @@ fn needs(args: &RunArgs) -> Vec<(Dimension, Need)> {
         needs.push((Dimension::FilesystemRead, Need::Required));
         needs.push((Dimension::FilesystemWrite, Need::Required));
     }
-    if args.overlaynet_deny_all {
+    if args.overlaynet_deny_all || network::names_policy(args) {
         needs.push((Dimension::Network, Need::Required));
     }
     needs
@@ -212,6 +220,29 @@ mod tests {
         assert!(tty(&["--", "true"], ExecutorKind::Krun) && !tty(&["--", "true"], ExecutorKind::Host));
         assert!(tty(&["--tty", "always", "--", "true"], ExecutorKind::Krun));
         assert!(!tty(&["--tty", "never", "--", "true"], ExecutorKind::Krun));
+    }
+
+    #[test]
+    fn a_network_of_its_own_follows_from_any_rule() {
+        use pvisor_spec::{EgressDefault, NetworkMode};
+        let dir = tempfile::tempdir().unwrap();
+        let ambient = Ambient::example(dir.path());
+        let network =
+            |line: &[&str], kind| resolved(&[line, &["--", "true"]].concat(), &ambient).unwrap().on(kind).network;
+        let default = |line: &[&str]| match network(line, ExecutorKind::Krun) {
+            NetworkMode::Egress(egress) => Some((egress.default, egress.allow.len())),
+            _ => None,
+        };
+        assert_eq!(network(&[], ExecutorKind::Host), NetworkMode::Host);
+        assert_eq!(network(&["--overlaynet-deny-all"], ExecutorKind::Krun), NetworkMode::DenyAll);
+        assert_eq!(default(&[]), Some((EgressDefault::Public, 0)));
+        assert_eq!(default(&["--overlaynet-allow", "crates.io:443"]), Some((EgressDefault::Nothing, 1)));
+        let both = ["--overlaynet-allow", "crates.io", "--overlaynet-allow", "public"];
+        assert_eq!(default(&both), Some((EgressDefault::Public, 1)));
+        assert_eq!(default(&["--overlaynet-deny", "x.org"]), Some((EgressDefault::Public, 0)));
+        assert_eq!(default(&["--publish", "80"]), Some((EgressDefault::Public, 0)));
+        let bad = resolved(&["--overlaynet-allow", "http://x", "--", "true"], &ambient);
+        assert!(matches!(bad, Err(ResolveError::Network(_))));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Choosing the executor: what was asked for, what this machine can, and never less than was asked for.
 
 use pvisor_host_exec::HostExecutor;
-use pvisor_spec::{Executor, ExecutorKind, ExecutorRequest, FilesystemMode, GuestRoot, Interruption, Refusal, RunSpec};
+use pvisor_spec::{
+    Executor, ExecutorKind, ExecutorRequest, FilesystemMode, GuestRoot, Interruption, NetworkMode, Refusal, RunSpec,
+};
 use pvisor_vmm::KrunExecutor;
 
 /// The executor of a run.
@@ -60,6 +62,13 @@ fn lacking(kind: ExecutorKind, spec: &RunSpec) -> Option<Interruption> {
             "sandbox",
             "the host executor of this version has no filesystem sandbox",
             "use --executor krun, where the guest sees its own root only, or leave --filesystem sandbox out",
+        );
+    }
+    if matches!(spec.network, NetworkMode::Egress(_)) {
+        return lacking(
+            "network_policy",
+            "the host executor of this version has no selective network policy",
+            "use --executor krun, or deny all with --overlaynet-deny-all",
         );
     }
     if spec.root != GuestRoot::Host {

@@ -1,0 +1,266 @@
+//! A command's network: from the policy as it is asked for to one that runs, and the log of its flows.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use pvisor_netstack::{
+    DefaultVerdict, EventSink, Handle, Link, LinkConfig, NetEvent, NetStack, ParseRuleError, Policy, Publish, Rule,
+    StackConfig, StartError, raise_descriptor_limit,
+};
+use pvisor_spec::{Control, Dimension, EgressDefault, EgressSpec, KnownBy, Level, PublishSpec, Receipt, WorkerFailure};
+use rustix::fs::{Mode, OFlags};
+use serde::Serialize;
+
+use crate::failure::failure_from;
+
+/// Name of the file that flows are logged to, in the run's directory.
+const FILE: &str = "events.jsonl";
+/// Bytes of it; what comes after is counted only.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// A rule that is none.
+#[derive(Debug, thiserror::Error)]
+#[error("{option} {text}")]
+pub struct EgressError {
+    option: &'static str,
+    text: String,
+    #[source]
+    source: ParseRuleError,
+}
+
+/// Checks the rules of a policy.
+///
+/// # Errors
+/// The rule that can't be understood.
+pub fn check_egress(egress: &EgressSpec) -> Result<(), EgressError> {
+    stack_config(egress, LinkConfig::VIRTIO_MTU).map(drop)
+}
+
+fn stack_config(egress: &EgressSpec, mtu: u16) -> Result<StackConfig, EgressError> {
+    let rules = |option: &'static str, texts: &[String]| -> Result<Vec<Rule>, EgressError> {
+        let parse =
+            |text: &String| text.parse::<Rule>().map_err(|source| EgressError { option, text: text.clone(), source });
+        texts.iter().map(parse).collect()
+    };
+    let default = match egress.default {
+        EgressDefault::Nothing => DefaultVerdict::AllowList,
+        EgressDefault::Public => DefaultVerdict::Public,
+    };
+    let policy = Policy {
+        default,
+        allow: rules("--overlaynet-allow", &egress.allow)?,
+        deny: rules("--overlaynet-deny", &egress.deny)?,
+        limit: egress.limit,
+    };
+    Ok(StackConfig {
+        policy,
+        link: LinkConfig { mtu, ..LinkConfig::default() },
+        publish: egress.publish.iter().map(|p| Publish { host: p.host, guest_port: p.port }).collect(),
+        ..StackConfig::default()
+    })
+}
+
+/// A command's network that runs.
+#[derive(Debug)]
+pub struct Egress {
+    spec: EgressSpec,
+    link: LinkConfig,
+    handle: Handle,
+    log: Arc<FlowLog>,
+}
+
+impl Egress {
+    /// Starts the network of a guest, whose frames come and go through the link; flows are logged in `run_dir`.
+    ///
+    /// # Errors
+    /// A rule that is none, a port that can't be published, no descriptors or threads left.
+    pub fn start(spec: &EgressSpec, run_dir: &Path) -> Result<(Link, Self), WorkerFailure> {
+        let config =
+            stack_config(spec, LinkConfig::VIRTIO_MTU).map_err(|e| failure_from("network", &e, "correct the rule"))?;
+        let internal = |e: io::Error| failure_from("network", &e, "");
+        raise_descriptor_limit().map_err(internal)?;
+        let log = FlowLog::create(run_dir).map_err(internal)?;
+        let link = config.link.clone();
+        let (end, handle) = NetStack::start(config, log.sink()).map_err(|e| {
+            let hint = match &e {
+                StartError::Publish { .. } => "choose another port with --publish, or port 0 for any",
+                _ => "",
+            };
+            failure_from("network", &e, hint)
+        })?;
+        Ok((end, Self { spec: spec.clone(), link, handle, log }))
+    }
+
+    /// What the command's side of the link is configured with.
+    pub fn link(&self) -> &LinkConfig {
+        &self.link
+    }
+
+    /// What is installed. `way`: how frames get here.
+    pub fn receipt(&self, control: &str, way: &str, known_by: KnownBy) -> Receipt {
+        let default = match self.spec.default {
+            EgressDefault::Nothing => "nothing else",
+            EgressDefault::Public => "public addresses",
+        };
+        let mut detail = format!("{way}; allowed: ");
+        for rule in &self.spec.allow {
+            detail.push_str(&format!("{rule}, "));
+        }
+        detail.push_str(default);
+        if !self.spec.deny.is_empty() {
+            detail.push_str(&format!("; denied: {}", self.spec.deny.join(", ")));
+        }
+        if let Some(limit) = self.spec.limit {
+            detail.push_str(&format!("; {limit} bytes a second each way"));
+        }
+        for (address, PublishSpec { port, .. }) in self.handle.published().iter().zip(&self.spec.publish) {
+            detail.push_str(&format!("; port {port} is offered at {address}"));
+        }
+        Receipt {
+            control: Control(control.to_owned()),
+            dimensions: vec![Dimension::Network],
+            level: Level::Enforced,
+            known_by,
+            detail,
+        }
+    }
+
+    /// Where published ports are really listened at.
+    pub fn published(&self) -> impl Iterator<Item = PublishSpec> {
+        self.handle
+            .published()
+            .iter()
+            .zip(&self.spec.publish)
+            .map(|(host, p)| PublishSpec { host: *host, port: p.port })
+    }
+
+    /// Ends all flows; their ends are logged then.
+    pub fn stop(self) {
+        self.handle.stop();
+        self.log.finish();
+    }
+}
+
+/// Where flows are logged: a JSON document a line, `time_ms` (since the Unix epoch) and the event.
+#[derive(Debug)]
+struct FlowLog {
+    written: Mutex<Written>,
+}
+
+#[derive(Debug)]
+struct Written {
+    file: File,
+    bytes: u64,
+    lost: u64,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    time_ms: u64,
+    #[serde(flatten)]
+    event: &'a NetEvent,
+}
+
+impl FlowLog {
+    fn create(run_dir: &Path) -> io::Result<Arc<Self>> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = File::from(rustix::fs::open(run_dir.join(FILE), flags, Mode::RUSR | Mode::WUSR)?);
+        let bytes = file.metadata()?.len();
+        Ok(Arc::new(Self { written: Mutex::new(Written { file, bytes, lost: 0 }) }))
+    }
+
+    fn sink(self: &Arc<Self>) -> EventSink {
+        let log = Arc::clone(self);
+        Arc::new(move |event| log.lock().write(&event, MAX_BYTES))
+    }
+
+    /// Says how much is missing.
+    fn finish(&self) {
+        let mut written = self.lock();
+        let count = std::mem::take(&mut written.lost);
+        if count > 0 {
+            written.write(&NetEvent::Suppressed { count }, u64::MAX);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Written> {
+        // Counters and a file have no state that a panic could leave half done.
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Written {
+    fn write(&mut self, event: &NetEvent, most: u64) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
+        let line = Line { time_ms: u64::try_from(now).unwrap_or(u64::MAX), event };
+        let mut text = serde_json::to_vec(&line).unwrap_or_default();
+        text.push(b'\n');
+        let length = text.len() as u64;
+        // A full disk must not stop the network; the count of what is missing is kept.
+        if self.bytes.saturating_add(length) > most || self.file.write_all(&text).is_err() {
+            self.lost += 1;
+        } else {
+            self.bytes += length;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_parsed_and_a_bad_one_is_named() {
+        let egress = EgressSpec {
+            default: EgressDefault::Public,
+            allow: vec!["crates.io:443".into(), "*.npmjs.org".into()],
+            deny: vec!["10.0.0.0/8".into()],
+            ..EgressSpec::default()
+        };
+        let config = stack_config(&egress, 1500).unwrap();
+        assert_eq!((config.policy.allow.len(), config.policy.deny.len()), (2, 1));
+        assert_eq!(config.policy.default, DefaultVerdict::Public);
+        let bad = EgressSpec { deny: vec!["http://x".into()], ..EgressSpec::default() };
+        assert_eq!(check_egress(&bad).unwrap_err().to_string(), "--overlaynet-deny http://x");
+    }
+
+    #[test]
+    fn events_are_lines_and_what_a_full_log_leaves_out_is_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = FlowLog::create(dir.path()).unwrap();
+        let event = NetEvent::Failed { error: "a \"b\"\n".into() };
+        log.sink()(event.clone());
+        log.lock().bytes = MAX_BYTES;
+        log.sink()(event);
+        log.finish();
+        let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
+        let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!((lines.len(), lines[0]["event"].as_str()), (2, Some("failed")));
+        assert!(lines[0]["time_ms"].as_u64() > Some(1_600_000_000_000));
+        assert_eq!((lines[1]["event"].as_str(), lines[1]["count"].as_u64()), (Some("suppressed"), Some(1)));
+    }
+
+    #[test]
+    fn the_receipt_tells_the_policy_and_where_ports_really_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = EgressSpec {
+            allow: vec!["localhost:80".into()],
+            deny: vec!["x.org".into()],
+            limit: std::num::NonZeroU64::new(1000),
+            publish: vec![PublishSpec { host: "127.0.0.1:0".parse().unwrap(), port: 8080 }],
+            ..EgressSpec::default()
+        };
+        let (_link, egress) = Egress::start(&spec, dir.path()).unwrap();
+        let at = egress.published().next().unwrap().host;
+        let detail = egress.receipt("guest_network", "way", KnownBy::Returned).detail;
+        let wanted = "way; allowed: localhost:80, nothing else; denied: x.org; 1000 bytes a second each way";
+        assert_eq!(detail, format!("{wanted}; port 8080 is offered at {at}"));
+        let taken = EgressSpec { publish: vec![PublishSpec { host: at, port: 1 }], ..EgressSpec::default() };
+        let failure = Egress::start(&taken, dir.path()).unwrap_err();
+        assert!(failure.message.contains(&at.to_string()) && failure.hint.contains("--publish"), "{failure:?}");
+        egress.stop();
+    }
+}

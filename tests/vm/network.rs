@@ -1,0 +1,147 @@
+//! The guest's network: what the policy opens works, and nothing else does.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::sandbox::{Sandbox, finish, stdout, text};
+
+/// Tries each `KIND HOST PORT` of its arguments and says what came of it.
+const PROBE: &str = r#"
+import socket, sys
+args = sys.argv[1:]
+for kind, host, port in zip(args[::3], args[1::3], args[2::3]):
+    try:
+        if kind == 'tcp':
+            s = socket.create_connection((host, int(port)), timeout=20)
+        else:
+            s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            s.settimeout(20)
+            s.connect((host, int(port)))
+        s.sendall(b'ping')
+        print(kind, host, port, s.recv(100).decode(), flush=True)
+    except OSError as e:
+        print(kind, host, port, 'failed', type(e).__name__, flush=True)
+"#;
+
+/// Answers whoever comes at a TCP port, and tells what it heard.
+fn service(address: &str) -> SocketAddr {
+    let listener = TcpListener::bind(address).unwrap();
+    let place = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut heard = [0; 4];
+            if stream.read_exact(&mut heard).is_ok() {
+                let _ = stream.write_all(&[b"heard ", &heard[..]].concat());
+            }
+        }
+    });
+    place
+}
+
+fn probe(sandbox: &Sandbox, options: &[&str], targets: &[(&str, &str, u16)]) -> String {
+    let mut command: Vec<String> = ["python3", "-c", PROBE].map(String::from).to_vec();
+    for (kind, host, port) in targets {
+        command.extend([(*kind).to_owned(), (*host).to_owned(), port.to_string()]);
+    }
+    let command: Vec<&str> = command.iter().map(String::as_str).collect();
+    let out = finish(sandbox.krun(options, &command));
+    assert!(out.status.success(), "{}", text(&out));
+    stdout(&out)
+}
+
+/// The flows that the run logged.
+fn flows(sandbox: &Sandbox) -> Vec<Value> {
+    let id = sandbox.status()["id"].as_str().unwrap().to_owned();
+    let log = fs::read_to_string(sandbox.path().join("runs").join(id).join("events.jsonl")).unwrap_or_default();
+    log.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+#[ignore = "needs a KVM that runs guests"]
+fn nothing_of_the_host_or_its_networks_is_reached_unasked() {
+    let sandbox = Sandbox::new();
+    let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let hosts = ["127.0.0.1", "198.18.92.1", "10.0.2.2", "169.254.169.254", "192.168.127.1", "fd70:7669:736f:7200::1"];
+    let targets: Vec<_> = hosts.iter().map(|host| ("tcp", *host, port)).collect();
+    let told = probe(&sandbox, &[], &targets);
+    assert_eq!(told.matches("failed").count(), hosts.len(), "{told}");
+    assert_eq!(sandbox.status()["safety"]["network_non_bypassable"], true);
+    let denied = flows(&sandbox).iter().filter(|flow| flow["event"] == "denied").count();
+    // All but the guest's own loopback came to the policy.
+    assert_eq!(denied, hosts.len() - 1, "{:#?}", flows(&sandbox));
+    let told = probe(&sandbox, &["--overlaynet-deny-all"], &targets);
+    assert_eq!(told.matches("failed").count(), hosts.len(), "{told}");
+    assert_eq!(sandbox.status()["safety"]["network_non_bypassable"], true);
+    assert!(listener.accept().is_err(), "something reached the host");
+}
+
+#[test]
+#[ignore = "needs a KVM that runs guests"]
+fn what_is_allowed_is_reached_by_name_and_by_address_and_nothing_else_is() {
+    let sandbox = Sandbox::new();
+    let (open, shut) = (service("127.0.0.1:0").port(), service("127.0.0.1:0").port());
+    let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let udp = datagrams.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let mut buffer = [0; 64];
+        while let Ok((length, from)) = datagrams.recv_from(&mut buffer) {
+            let _ = datagrams.send_to(&[b"heard ", &buffer[..length]].concat(), from);
+        }
+    });
+    let allow = [format!("localhost:{open}"), format!("localhost:{udp}")];
+    let told = probe(
+        &sandbox,
+        &["--overlaynet-allow", &allow[0], "--overlaynet-allow", &allow[1]],
+        &[
+            ("tcp", "host.pvisor.internal", open),
+            ("tcp", "198.18.92.1", open),
+            ("udp", "198.18.92.1", udp),
+            ("tcp", "198.18.92.1", shut),
+            ("tcp", "host.pvisor.internal", shut),
+            ("udp", "198.18.92.1", shut),
+            ("tcp", "example.com", 80),
+            ("udp", "8.8.8.8", 53),
+        ],
+    );
+    assert_eq!(told.matches("heard ping").count(), 3, "{told}");
+    assert_eq!(told.matches("failed").count(), 5, "{told}");
+    let flows = flows(&sandbox);
+    let by_name = flows.iter().find(|flow| flow["event"] == "closed" && flow["flow"]["name"] == "host.pvisor.internal");
+    assert_eq!(by_name.map(|flow| (flow["sent"].as_u64(), flow["received"].as_u64())), Some((Some(4), Some(10))));
+    assert!(flows.iter().any(|flow| flow["event"] == "name_denied" && flow["name"] == "example.com"), "{flows:#?}");
+    let receipts = sandbox.status()["receipts"].to_string();
+    assert!(receipts.contains(&format!("allowed: localhost:{open}")), "{receipts}");
+}
+
+#[test]
+#[ignore = "needs a KVM that runs guests"]
+fn a_published_port_leads_into_the_guest() {
+    let sandbox = Sandbox::new();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let script = "import socket\ns = socket.create_server(('', 8080)); print('ready', flush=True)\nc, _ = s.accept()\nc.sendall(b'from the guest: ' + c.recv(100)); c.close()";
+    let publish = format!("{port}:8080");
+    let mut run = sandbox.krun(&["--publish", &publish], &["python3", "-c", script]);
+    let child = run.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut answer = String::new();
+    for _ in 0..600 {
+        // Until the guest listens, the connection is taken and broken off again.
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else {
+            thread::sleep(Duration::from_millis(200));
+            continue;
+        };
+        if stream.write_all(b"hello").is_ok() && stream.read_to_string(&mut answer).is_ok() && !answer.is_empty() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(answer, "from the guest: hello", "{}", text(&out));
+    assert!(out.status.success(), "{}", text(&out));
+}

@@ -1,0 +1,51 @@
+//! The command's network, from what was asked for.
+
+use pvisor_host_exec::{EgressError, check_egress};
+use pvisor_spec::{EgressDefault, EgressSpec, ExecutorKind, NetworkMode, PublishSpec};
+
+use crate::args::RunArgs;
+
+/// Word for all public addresses among the destinations that are allowed.
+const PUBLIC: &str = "public";
+
+/// The network that the arguments ask for.
+///
+/// # Errors
+/// A destination that is none.
+pub(super) fn network(args: &RunArgs) -> Result<NetworkMode, EgressError> {
+    if args.overlaynet_deny_all {
+        return Ok(NetworkMode::DenyAll);
+    }
+    if !names_policy(args) {
+        return Ok(NetworkMode::Host);
+    }
+    let public = args.overlaynet_allow.is_empty() || args.overlaynet_allow.iter().any(|text| text == PUBLIC);
+    let egress = EgressSpec {
+        default: if public { EgressDefault::Public } else { EgressDefault::Nothing },
+        allow: args.overlaynet_allow.iter().filter(|text| *text != PUBLIC).cloned().collect(),
+        deny: args.overlaynet_deny.clone(),
+        limit: args.overlaynet_limit.map(|rate| rate.0),
+        publish: args.publish.iter().map(|p| PublishSpec { host: p.host, port: p.port }).collect(),
+    };
+    check_egress(&egress)?;
+    Ok(NetworkMode::Egress(egress))
+}
+
+/// Whether the arguments ask for a network of the command's own.
+pub(super) fn names_policy(args: &RunArgs) -> bool {
+    !args.overlaynet_allow.is_empty()
+        || !args.overlaynet_deny.is_empty()
+        || args.overlaynet_limit.is_some()
+        || !args.publish.is_empty()
+}
+
+/// The network on that executor. A guest never has the host's: where nothing was asked for, public addresses are
+/// within its reach and nothing else.
+pub(super) fn network_on(kind: ExecutorKind, asked: &NetworkMode) -> NetworkMode {
+    match (kind, asked) {
+        (ExecutorKind::Krun, NetworkMode::Host) => {
+            NetworkMode::Egress(EgressSpec { default: EgressDefault::Public, ..EgressSpec::default() })
+        }
+        _ => asked.clone(),
+    }
+}
