@@ -24,6 +24,18 @@ pub(crate) struct Listed {
     pub(crate) kind: u8,
 }
 
+impl Listed {
+    /// As it goes into a reply.
+    pub(crate) fn item(&self, next_offset: u64) -> DirItem<'_> {
+        DirItem { ino: self.ino, next_offset, kind: self.kind, name: &self.name }
+    }
+
+    /// Whether it is `.` or `..`.
+    pub(crate) fn is_dot(&self) -> bool {
+        self.name == b"." || self.name == b".."
+    }
+}
+
 /// One entry as it goes into a reply.
 #[derive(Clone, Copy, Debug)]
 pub struct DirItem<'a> {
@@ -99,10 +111,9 @@ impl StageFs {
         let directory = self.directories.get(handle)?;
         let listing = directory.listing(&stage, offset)?;
         for (item, is_dot) in items(&listing, offset) {
-            // An entry that can't be looked up now tells why when it is asked for by name.
-            let attr = if is_dot { None } else { stage.lookup(directory.node, item.name).ok() };
-            let node = attr.as_ref().map(|attr| attr.node);
-            if !add(item, attr.map(|attr| self.entry(attr))) {
+            let entry = if is_dot { None } else { self.look(&stage, directory.node, item.name) };
+            let node = entry.as_ref().map(|entry| entry.attr.node);
+            if !add(item, entry) {
                 if let Some(node) = node {
                     stage.forget(node, 1);
                 }
@@ -110,6 +121,11 @@ impl StageFs {
             }
         }
         Ok(())
+    }
+
+    /// An entry of a listing. One that can't be looked up now tells why when it is asked for by name.
+    pub(crate) fn look(&self, stage: &Stage, directory: NodeId, name: &[u8]) -> Option<Entry> {
+        stage.lookup(directory, name).ok().map(|attr| self.entry(attr))
     }
 }
 
@@ -128,7 +144,7 @@ impl Directory {
     }
 }
 
-fn list(stage: &Stage, node: NodeId) -> Result<Vec<Listed>, Errno> {
+pub(crate) fn list(stage: &Stage, node: NodeId) -> Result<Vec<Listed>, Errno> {
     let own = stage.attr(node)?.ino;
     // A removed directory has no parent any more.
     let parent = stage.parent(node).and_then(|parent| stage.attr(parent)).map_or(own, |attr| attr.ino);
@@ -146,8 +162,7 @@ fn list(stage: &Stage, node: NodeId) -> Result<Vec<Listed>, Errno> {
 fn items(listing: &[Listed], offset: u64) -> impl Iterator<Item = (DirItem<'_>, bool)> {
     let start = usize::try_from(offset).unwrap_or(usize::MAX).min(listing.len());
     (start..listing.len()).zip(&listing[start..]).map(|(at, listed)| {
-        let item = DirItem { ino: listed.ino, next_offset: at as u64 + 1, kind: listed.kind, name: &listed.name };
-        (item, at < 2)
+        (listed.item(at as u64 + 1), at < 2)
     })
 }
 

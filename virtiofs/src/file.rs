@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::PoisonError;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use pvisor_stage::{Access, FallocateFlags, NodeId, OpenFile, SeekFrom, SetAttr, Stage, Time};
+use pvisor_stage::{Access, Attr, FallocateFlags, NodeId, OpenFile, SeekFrom, SetAttr, Stage, Time};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -73,6 +73,51 @@ impl File {
     fn writable(&self) -> Result<&OpenFile, Errno> {
         if self.access == Access::Read { Err(Errno::BADF) } else { Ok(&self.open) }
     }
+
+    /// As [`StageFs::read`].
+    pub(crate) fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        check_range(buf.len(), offset)?;
+        let open = self.readable()?;
+        let mut done = 0;
+        while done < buf.len() {
+            match open.read_at(&mut buf[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    /// As [`StageFs::allocate`].
+    pub(crate) fn allocate(&self, mode: u32, offset: u64, length: u64) -> Result<(), Errno> {
+        offset.checked_add(length).filter(|end| i64::try_from(*end).is_ok()).ok_or(Errno::FBIG)?;
+        let mode = FallocateFlags::from_bits(mode).ok_or(Errno::OPNOTSUPP)?;
+        self.writable()?.allocate(mode, offset, length)
+    }
+
+    /// As [`StageFs::seek`].
+    pub(crate) fn seek(&self, offset: u64, whence: u32) -> Result<u64, Errno> {
+        let from = match whence {
+            3 => SeekFrom::Data(offset),
+            4 => SeekFrom::Hole(offset),
+            _ => return Err(Errno::INVAL),
+        };
+        self.open.seek_data_or_hole(from)
+    }
+
+    /// As [`StageFs::copy_range`].
+    pub(crate) fn copy_range(&self, offset: u64, to: &Self, to_offset: u64, length: u64) -> Result<usize, Errno> {
+        let (source, target) = (self.readable()?, to.writable()?);
+        // The answer has 32 bits.
+        let length = usize::try_from(length).unwrap_or(usize::MAX).min(1 << 30);
+        for offset in [offset, to_offset] {
+            offset.checked_add(length as u64).filter(|end| i64::try_from(*end).is_ok()).ok_or(Errno::FBIG)?;
+        }
+        source.copy_range(offset, target, to_offset, length)
+    }
 }
 
 /// What the flags of `open` ask for.
@@ -117,15 +162,19 @@ impl StageFs {
         if open.is_staged() {
             return true;
         }
-        let Ok(attr) = stage.attr(open.node()) else { return false };
+        stage.attr(open.node()).is_ok_and(|attr| self.is_as_seen(&attr))
+    }
+
+    /// Whether a file of the lower is what it was at the last look.
+    pub(crate) fn is_as_seen(&self, attr: &Attr) -> bool {
         let seen = Seen { size: attr.size, mtime: attr.mtime, ctime: attr.ctime };
         let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = all.remove(&open.node()) == Some(seen);
+        let known = all.remove(&attr.node) == Some(seen);
         if all.len() >= MAX_SEEN {
             all.clear();
         }
         if seen.is_settled() {
-            all.insert(open.node(), seen);
+            all.insert(attr.node, seen);
         }
         known
     }
@@ -166,20 +215,7 @@ impl StageFs {
     /// EBADF: not open for reading; EINVAL: more than [`MAX_IO`]; or what the host answers.
     pub fn read(&self, handle: Handle, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
         let _stage = self.enter()?;
-        check_range(buf.len(), offset)?;
-        let file = self.files.get(handle)?;
-        let open = file.readable()?;
-        let mut done = 0;
-        while done < buf.len() {
-            match open.read_at(&mut buf[done..], offset + done as u64) {
-                Ok(0) => break,
-                Ok(n) => done += n,
-                Err(Errno::INTR) => {}
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(done)
+        self.files.get(handle)?.read(buf, offset)
     }
 
     /// Runs `f` with the host descriptor that holds the content of a file open for reading, for a transfer without a
@@ -199,9 +235,20 @@ impl StageFs {
     pub fn write(&self, handle: Handle, data: &[u8], offset: u64, kind: WriteKind) -> Result<usize, Errno> {
         let stage = self.enter()?;
         let file = self.files.get(handle)?;
+        self.write_file(&stage, &file, data, offset, kind)
+    }
+
+    pub(crate) fn write_file(
+        &self,
+        stage: &Stage,
+        file: &File,
+        data: &[u8],
+        offset: u64,
+        kind: WriteKind,
+    ) -> Result<usize, Errno> {
         let open = file.writable()?;
         if kind.kill_priv {
-            self.clear_privilege(&stage, open.node())?;
+            self.clear_privilege(stage, open.node())?;
         }
         if !kind.append || kind.from_cache {
             check_range(data.len(), offset)?;
@@ -245,9 +292,7 @@ impl StageFs {
     /// EBADF: not open for writing; EOPNOTSUPP: a mode that the stage does not do; ENOSPC and others from the host.
     pub fn allocate(&self, handle: Handle, mode: u32, offset: u64, length: u64) -> Result<(), Errno> {
         let _stage = self.enter()?;
-        offset.checked_add(length).filter(|end| i64::try_from(*end).is_ok()).ok_or(Errno::FBIG)?;
-        let mode = FallocateFlags::from_bits(mode).ok_or(Errno::OPNOTSUPP)?;
-        self.files.get(handle)?.writable()?.allocate(mode, offset, length)
+        self.files.get(handle)?.allocate(mode, offset, length)
     }
 
     /// The next data or hole at or after `offset`. `whence`: 3 for data, 4 for a hole.
@@ -256,12 +301,7 @@ impl StageFs {
     /// ENXIO: none; EINVAL: another `whence`.
     pub fn seek(&self, handle: Handle, offset: u64, whence: u32) -> Result<u64, Errno> {
         let _stage = self.enter()?;
-        let from = match whence {
-            3 => SeekFrom::Data(offset),
-            4 => SeekFrom::Hole(offset),
-            _ => return Err(Errno::INVAL),
-        };
-        self.files.get(handle)?.open.seek_data_or_hole(from)
+        self.files.get(handle)?.seek(offset, whence)
     }
 
     /// Copies within the stage; returns how many bytes were copied, which can be fewer than asked for.
@@ -278,13 +318,7 @@ impl StageFs {
     ) -> Result<usize, Errno> {
         let _stage = self.enter()?;
         let (source, target) = (self.files.get(from)?, self.files.get(to)?);
-        let (source, target) = (source.readable()?, target.writable()?);
-        // The answer has 32 bits.
-        let length = usize::try_from(length).unwrap_or(usize::MAX).min(1 << 30);
-        for offset in [from_offset, to_offset] {
-            offset.checked_add(length as u64).filter(|end| i64::try_from(*end).is_ok()).ok_or(Errno::FBIG)?;
-        }
-        source.copy_range(from_offset, target, to_offset, length)
+        source.copy_range(from_offset, &target, to_offset, length)
     }
 
     /// # Errors

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use crate::directory::Directory;
 use crate::file::{File, Seen};
 use crate::handle::{Handle, HandleTable};
+use crate::nodes::Nodes;
 
 /// Longest symbolic link target, in bytes: the kernel takes no longer path.
 const MAX_TARGET: usize = 4095;
@@ -61,6 +62,7 @@ pub struct StageFs {
     options: FsOptions,
     pub(crate) files: HandleTable<File>,
     pub(crate) directories: HandleTable<Directory>,
+    pub(crate) nodes: Nodes,
     /// Held, by node, from the look at the end of a file to the write there. Kernels let one append to a file through
     /// at a time; these are for those that do not.
     pub(crate) appends: [Mutex<()>; 16],
@@ -94,6 +96,7 @@ impl StageFs {
             options,
             files: HandleTable::new(),
             directories: HandleTable::new(),
+            nodes: Nodes::new(),
             appends: std::array::from_fn(|_| Mutex::new(())),
             seen: Mutex::new(HashMap::new()),
             privilege_lost: OnceLock::new(),
@@ -129,6 +132,7 @@ impl StageFs {
         *self.fenced.write().unwrap_or_else(PoisonError::into_inner) = true;
         self.files.clear();
         self.directories.clear();
+        self.nodes.clear();
     }
 
     /// Lets a request through to the stage. Never taken twice by one request: a fence that waits in between would

@@ -9,6 +9,7 @@ mod file;
 mod filesystem;
 pub mod fuse;
 mod handle;
+mod nodes;
 mod state;
 
 pub use directory::DirItem;

@@ -108,6 +108,7 @@ impl Facts {
             atime: if in_upper { stat.atime } else { meta.atime.unwrap_or(stat.atime) },
             mtime: if in_upper { stat.mtime } else { meta.mtime.unwrap_or(stat.mtime) },
             ctime: newest(meta.ctime, stat.ctime),
+            in_lower: !in_upper,
         }
     }
 
@@ -128,6 +129,7 @@ impl Facts {
             atime: time(meta.atime),
             mtime: time(meta.mtime),
             ctime: time(meta.ctime),
+            in_lower: false,
         }
     }
 }

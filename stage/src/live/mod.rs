@@ -11,6 +11,7 @@ mod pin;
 mod references;
 mod remove;
 mod rename;
+mod standing;
 #[cfg(test)]
 mod tests;
 mod types;

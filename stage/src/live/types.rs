@@ -47,6 +47,8 @@ pub struct Attr {
     pub mtime: Time,
     /// Last change of anything.
     pub ctime: Time,
+    /// Some of this is as the lower has it, where others can change it.
+    pub in_lower: bool,
 }
 
 /// A time to set.

@@ -6,28 +6,30 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags,
+    BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, TimeOrNow, WriteFlags,
+    Request, TimeOrNow, Version, WriteFlags,
 };
-use pvisor_stage::{NodeId, SetAttr};
+use pvisor_stage::{Attr, FileKind, NodeId, SetAttr};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::convert::{absent, attributes, entry_type, errno, listed, set_time};
 use super::numbers::Numbers;
-use crate::{Caller, Entry, Handle, MAX_IO, StageFs, WriteKind};
+use super::watch::{Cover, Watch};
+use crate::{Caller, DirItem, Entry, MAX_IO, StageFs, WriteKind};
 
 const GENERATION: Generation = Generation(0);
 
 /// What the kernel is asked to do where it can.
-const WANTED: [InitFlags; 8] = [
-    InitFlags::FUSE_ATOMIC_O_TRUNC,
-    InitFlags::FUSE_AUTO_INVAL_DATA,
+const WANTED: [InitFlags; 9] = [
+    InitFlags::FUSE_NO_OPEN_SUPPORT,
+    InitFlags::FUSE_NO_OPENDIR_SUPPORT,
+    InitFlags::FUSE_CACHE_SYMLINKS,
     InitFlags::FUSE_DO_READDIRPLUS,
     InitFlags::FUSE_READDIRPLUS_AUTO,
     InitFlags::FUSE_PARALLEL_DIROPS,
@@ -43,36 +45,114 @@ thread_local! {
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
+/// The kernel can be told to forget all names at once.
+const FORGETS_NAMES: Version = Version(7, 44);
+
+/// How long the kernel may use what it will be told the end of.
+const COVERED: Duration = Duration::from_secs(24 * 60 * 60);
+
 pub(super) struct Adapter {
     fs: Arc<StageFs>,
     numbers: Arc<Numbers>,
+    watch: Arc<Watch>,
+    /// How long the kernel may remember that a name leads nowhere, where it will be told of new ones.
+    negative_ttl: Duration,
+    asks_no_opens: bool,
+    asks_no_opendirs: bool,
 }
 
 impl Adapter {
-    pub(super) fn new(fs: Arc<StageFs>, numbers: Arc<Numbers>) -> Self {
-        Self { fs, numbers }
+    pub(super) fn new(fs: Arc<StageFs>, numbers: Arc<Numbers>, watch: Arc<Watch>) -> Self {
+        let negative_ttl = fs.options().negative_ttl;
+        Self { fs, numbers, watch, negative_ttl, asks_no_opens: false, asks_no_opendirs: false }
+    }
+
+    /// Attributes, and how long they may be used.
+    fn timed(&self, attr: Attr) -> (Attr, Duration) {
+        if !attr.in_lower {
+            return (attr, COVERED);
+        }
+        // A name outside of what is watched can lead to a file with several.
+        let cover = match attr.kind {
+            FileKind::Directory => self.watch.cover_dir(attr.node),
+            _ if attr.nlink > 1 => Cover::No,
+            _ => self.watch.cover_other(attr.node),
+        };
+        match cover {
+            Cover::Before => (attr, COVERED),
+            Cover::JustNow => self.fs.attr(attr.node).map_or((attr, Duration::ZERO), |(attr, _)| (attr, COVERED)),
+            Cover::No => {
+                if !self.fs.is_as_seen(&attr) {
+                    self.watch.found_changed(attr.node);
+                }
+                (attr, self.fs.options().attr_ttl)
+            }
+        }
+    }
+
+    /// A name that leads to a node, as the kernel gets it. `covered`: changes of the names in its directory are told.
+    fn known(&self, entry: Entry, covered: bool) -> (FileAttr, Duration, Duration) {
+        let (attr, attr_ttl) = self.timed(entry.attr);
+        let number = self.numbers.refer(attr.node, attr.ino);
+        (attributes(&attr, number), attr_ttl, if covered { COVERED } else { entry.entry_ttl })
+    }
+
+    fn covers_names(&self, directory: NodeId) -> bool {
+        self.watch.cover_dir(directory) != Cover::No
     }
 
     fn node(&self, number: INodeNo) -> Result<NodeId, Errno> {
         self.numbers.node(number.0)
     }
 
-    fn attr_reply(&self, result: Result<(pvisor_stage::Attr, std::time::Duration), Errno>, reply: ReplyAttr) {
+    fn attr_reply(&self, result: Result<Attr, Errno>, reply: ReplyAttr) {
         match result {
-            Ok((attr, ttl)) => reply.attr(&ttl, &attributes(&attr, self.numbers.number(attr.node, attr.ino))),
+            Ok(attr) => {
+                let (attr, ttl) = self.timed(attr);
+                reply.attr(&ttl, &attributes(&attr, self.numbers.number(attr.node, attr.ino)));
+            }
             Err(error) => reply.error(errno(error)),
         }
     }
 
-    fn entry_reply(&self, result: Result<Entry, Errno>, reply: ReplyEntry) {
+    fn entry_reply(&self, result: Result<Entry, Errno>, covered: bool, reply: ReplyEntry) {
         match result {
             Ok(entry) => {
-                let number = self.numbers.refer(entry.attr.node, entry.attr.ino);
-                let attr = attributes(&entry.attr, number);
-                reply.entry_with_ttls(&entry.attr_ttl, &entry.entry_ttl, &attr, GENERATION);
+                let (attr, attr_ttl, entry_ttl) = self.known(entry, covered);
+                reply.entry_with_ttls(&attr_ttl, &entry_ttl, &attr, GENERATION);
             }
             Err(error) => reply.error(errno(error)),
         }
+    }
+
+    /// Makes something in a directory.
+    fn make(&self, parent: INodeNo, reply: ReplyEntry, make: impl FnOnce(NodeId) -> Result<Entry, Errno>) {
+        match self.node(parent) {
+            Ok(parent) => {
+                let covered = self.covers_names(parent);
+                self.entry_reply(make(parent), covered, reply);
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    /// Adds an entry to a listing; false: it did not fit.
+    fn add(&self, reply: &mut ReplyDirectoryPlus, item: DirItem<'_>, entry: Option<Entry>, covered: bool) -> bool {
+        let name = OsStr::from_bytes(item.name);
+        let Some(entry) = entry else {
+            // `.` and `..`: the kernel takes no reference on them whatever is sent. A name that vanished: the same reply
+            // would be taken for a reference, so it is left out.
+            let dot = item.name == b"." || item.name == b"..";
+            let attr = listed(item.ino, item.kind);
+            return !(dot && reply.add(attr.ino, item.next_offset, name, &Duration::ZERO, &attr, GENERATION));
+        };
+        let (attr, attr_ttl, entry_ttl) = self.known(entry, covered);
+        // The library has one time for both.
+        let full = reply.add(attr.ino, item.next_offset, name, &attr_ttl.min(entry_ttl), &attr, GENERATION);
+        if full {
+            self.numbers.release(attr.ino.0, 1);
+        }
+        !full
     }
 }
 
@@ -123,27 +203,41 @@ impl Filesystem for Adapter {
             let _ = config.set_max_readahead(nearest);
         }
         let _ = config.set_max_background(MAX_BACKGROUND);
+        if config.kernel_abi() >= FORGETS_NAMES {
+            self.negative_ttl = COVERED;
+        }
+        self.asks_no_opens = config.capabilities().contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
+        self.asks_no_opendirs = config.capabilities().contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
         Ok(())
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = self.node(parent).and_then(|parent| self.fs.lookup(parent, name.as_bytes()));
-        let negative_ttl = self.fs.options().negative_ttl;
+        let parent = match self.node(parent) {
+            Ok(parent) => parent,
+            Err(error) => return reply.error(errno(error)),
+        };
+        let covered = self.covers_names(parent);
+        let found = self.fs.lookup(parent, name.as_bytes());
+        let negative_ttl = if covered { self.negative_ttl } else { self.fs.options().negative_ttl };
         if matches!(found, Err(Errno::NOENT)) && !negative_ttl.is_zero() {
             reply.entry(&negative_ttl, &absent(), GENERATION);
         } else {
-            self.entry_reply(found, reply);
+            self.entry_reply(found, covered, reply);
         }
     }
 
     fn forget(&self, _request: &Request, number: INodeNo, references: u64) {
-        if let Some(node) = self.numbers.release(number.0, references) {
+        if let Some((node, gone)) = self.numbers.release(number.0, references) {
+            if gone {
+                self.watch.forget(node);
+                self.fs.drop_kept(node);
+            }
             self.fs.forget(node, references);
         }
     }
 
     fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.attr_reply(self.node(number).and_then(|node| self.fs.attr(node)), reply);
+        self.attr_reply(self.node(number).and_then(|node| self.fs.attr(node)).map(|(attr, _)| attr), reply);
     }
 
     #[allow(clippy::too_many_arguments, reason = "the library's signature")]
@@ -158,7 +252,7 @@ impl Filesystem for Adapter {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
-        handle: Option<FileHandle>,
+        _handle: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,
@@ -173,9 +267,8 @@ impl Filesystem for Adapter {
             atime: atime.map(set_time),
             mtime: mtime.map(set_time),
         };
-        let handle = handle.map(|handle| Handle(handle.0));
-        let changed = self.node(number).and_then(|node| self.fs.set_attr(node, handle, &change, kill_priv(request)));
-        self.attr_reply(changed, reply);
+        let changed = self.node(number).and_then(|node| self.fs.set_attr(node, None, &change, kill_priv(request)));
+        self.attr_reply(changed.map(|(attr, _)| attr), reply);
     }
 
     fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
@@ -195,16 +288,11 @@ impl Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let made = self
-            .node(parent)
-            .and_then(|parent| self.fs.make_node(caller(request), parent, name.as_bytes(), mode, rdev));
-        self.entry_reply(made, reply);
+        self.make(parent, reply, |parent| self.fs.make_node(caller(request), parent, name.as_bytes(), mode, rdev));
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        let made =
-            self.node(parent).and_then(|parent| self.fs.make_dir(caller(request), parent, name.as_bytes(), mode));
-        self.entry_reply(made, reply);
+        self.make(parent, reply, |parent| self.fs.make_dir(caller(request), parent, name.as_bytes(), mode));
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -217,9 +305,7 @@ impl Filesystem for Adapter {
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = target.as_os_str().as_bytes();
-        let made =
-            self.node(parent).and_then(|parent| self.fs.make_symlink(caller(request), parent, name.as_bytes(), target));
-        self.entry_reply(made, reply);
+        self.make(parent, reply, |parent| self.fs.make_symlink(caller(request), parent, name.as_bytes(), target));
     }
 
     fn rename(
@@ -239,49 +325,37 @@ impl Filesystem for Adapter {
     }
 
     fn link(&self, _request: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let linked = self.node(number).and_then(|node| self.fs.link(node, self.node(parent)?, name.as_bytes()));
-        self.entry_reply(linked, reply);
+        self.make(parent, reply, |parent| self.fs.link(self.node(number)?, parent, name.as_bytes()));
     }
 
-    fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        match self.node(number).and_then(|node| self.fs.open(node, bits(flags.0), kill_priv(request))) {
-            Ok(opened) => {
-                let keep = if opened.keep_cache { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
-                reply.opened(FileHandle(opened.handle.0), keep);
-            }
-            Err(error) => reply.error(errno(error)),
+    fn open(&self, _request: &Request, _number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if self.asks_no_opens {
+            // The kernel never asks again: requests name nodes, and whoever has one may read and write it.
+            reply.error(fuser::Errno::ENOSYS);
+        } else {
+            reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
         }
     }
 
     fn create(
         &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
+        _request: &Request,
+        _parent: INodeNo,
+        _name: &OsStr,
+        _mode: u32,
         _umask: u32,
-        flags: i32,
+        _flags: i32,
         reply: ReplyCreate,
     ) {
-        let created = self.node(parent).and_then(|parent| {
-            self.fs.create(caller(request), parent, name.as_bytes(), mode, bits(flags), kill_priv(request))
-        });
-        match created {
-            Ok((entry, opened)) => {
-                let number = self.numbers.refer(entry.attr.node, entry.attr.ino);
-                let attr = attributes(&entry.attr, number);
-                let handle = FileHandle(opened.handle.0);
-                reply.created(&entry.attr_ttl, &attr, GENERATION, handle, FopenFlags::empty());
-            }
-            Err(error) => reply.error(errno(error)),
-        }
+        // Making a node and an open that is not asked for are one request as well.
+        reply.error(fuser::Errno::ENOSYS);
     }
 
     fn read(
         &self,
         _request: &Request,
-        _number: INodeNo,
-        handle: FileHandle,
+        number: INodeNo,
+        _handle: FileHandle,
         offset: u64,
         size: u32,
         _flags: OpenFlags,
@@ -293,7 +367,7 @@ impl Filesystem for Adapter {
             if buffer.len() < size {
                 buffer.resize(size, 0);
             }
-            match self.fs.read(Handle(handle.0), &mut buffer[..size], offset) {
+            match self.node(number).and_then(|node| self.fs.read_node(node, &mut buffer[..size], offset)) {
                 Ok(read) => reply.data(&buffer[..read]),
                 Err(error) => reply.error(errno(error)),
             }
@@ -303,8 +377,8 @@ impl Filesystem for Adapter {
     fn write(
         &self,
         _request: &Request,
-        _number: INodeNo,
-        handle: FileHandle,
+        number: INodeNo,
+        _handle: FileHandle,
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
@@ -317,7 +391,7 @@ impl Filesystem for Adapter {
             from_cache: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
             kill_priv: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
         };
-        match self.fs.write(Handle(handle.0), data, offset, kind) {
+        match self.node(number).and_then(|node| self.fs.write_node(node, data, offset, kind)) {
             Ok(written) => reply.written(u32::try_from(written).unwrap_or(u32::MAX)),
             Err(error) => reply.error(errno(error)),
         }
@@ -332,37 +406,42 @@ impl Filesystem for Adapter {
         &self,
         _request: &Request,
         _number: INodeNo,
-        handle: FileHandle,
+        _handle: FileHandle,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        empty_reply(self.fs.release(Handle(handle.0)), reply);
+        reply.ok();
     }
 
-    fn fsync(&self, _request: &Request, _number: INodeNo, handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
-        empty_reply(self.fs.sync_file(Handle(handle.0), data_only), reply);
+    fn fsync(&self, _request: &Request, number: INodeNo, _handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
+        empty_reply(self.node(number).and_then(|node| self.fs.sync_node(node, data_only)), reply);
     }
 
-    fn opendir(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        match self.node(number).and_then(|node| self.fs.open_dir(node)) {
-            Ok(handle) => reply.opened(FileHandle(handle.0), FopenFlags::empty()),
-            Err(error) => reply.error(errno(error)),
+    fn opendir(&self, _request: &Request, _number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if self.asks_no_opendirs {
+            reply.error(fuser::Errno::ENOSYS);
+        } else {
+            reply.opened(FileHandle(0), FopenFlags::empty());
         }
     }
 
     fn readdir(
         &self,
         _request: &Request,
-        _number: INodeNo,
-        handle: FileHandle,
+        number: INodeNo,
+        _handle: FileHandle,
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let read = self.fs.read_dir(Handle(handle.0), offset, |item| {
-            let name = OsStr::from_bytes(item.name);
-            !reply.add(INodeNo(item.ino), item.next_offset, entry_type(item.kind), name)
+        let read = self.node(number).and_then(|node| {
+            // The kernel keeps the listing.
+            self.covers_names(node);
+            self.fs.read_node_dir(node, offset, |item| {
+                let name = OsStr::from_bytes(item.name);
+                !reply.add(INodeNo(item.ino), item.next_offset, entry_type(item.kind), name)
+            })
         });
         match read {
             Ok(()) => reply.ok(),
@@ -373,28 +452,14 @@ impl Filesystem for Adapter {
     fn readdirplus(
         &self,
         _request: &Request,
-        _number: INodeNo,
-        handle: FileHandle,
+        number: INodeNo,
+        _handle: FileHandle,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let read = self.fs.read_dir_plus(Handle(handle.0), offset, |item, entry| {
-            let name = OsStr::from_bytes(item.name);
-            let Some(entry) = entry else {
-                // `.` and `..`: the kernel takes no reference on them whatever is sent. A name that vanished: the
-                // same reply would be taken for a reference, so it is left out.
-                let dot = item.next_offset <= 2;
-                let attr = listed(item.ino, item.kind);
-                let ttl = std::time::Duration::ZERO;
-                return !(dot && reply.add(attr.ino, item.next_offset, name, &ttl, &attr, GENERATION));
-            };
-            let number = self.numbers.refer(entry.attr.node, entry.attr.ino);
-            let attr = attributes(&entry.attr, number);
-            let full = reply.add(attr.ino, item.next_offset, name, &entry.attr_ttl, &attr, GENERATION);
-            if full {
-                self.numbers.release(number, 1);
-            }
-            !full
+        let read = self.node(number).and_then(|node| {
+            let covered = self.covers_names(node);
+            self.fs.read_node_dir_plus(node, offset, |item, entry| self.add(&mut reply, item, entry, covered))
         });
         match read {
             Ok(()) => reply.ok(),
@@ -406,15 +471,15 @@ impl Filesystem for Adapter {
         &self,
         _request: &Request,
         _number: INodeNo,
-        handle: FileHandle,
+        _handle: FileHandle,
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        empty_reply(self.fs.release_dir(Handle(handle.0)), reply);
+        reply.ok();
     }
 
-    fn fsyncdir(&self, _request: &Request, _number: INodeNo, handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
-        empty_reply(self.fs.sync_dir(Handle(handle.0)), reply);
+    fn fsyncdir(&self, _request: &Request, _number: INodeNo, _handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
+        empty_reply(self.fs.sync_journal(), reply);
     }
 
     fn statfs(&self, _request: &Request, _number: INodeNo, reply: ReplyStatfs) {
@@ -458,28 +523,31 @@ impl Filesystem for Adapter {
     fn fallocate(
         &self,
         _request: &Request,
-        _number: INodeNo,
-        handle: FileHandle,
+        number: INodeNo,
+        _handle: FileHandle,
         offset: u64,
         length: u64,
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        empty_reply(self.fs.allocate(Handle(handle.0), bits(mode), offset, length), reply);
+        empty_reply(
+            self.node(number).and_then(|node| self.fs.allocate_node(node, bits(mode), offset, length)),
+            reply,
+        );
     }
 
     fn lseek(
         &self,
         _request: &Request,
-        _number: INodeNo,
-        handle: FileHandle,
+        number: INodeNo,
+        _handle: FileHandle,
         offset: i64,
         whence: i32,
         reply: ReplyLseek,
     ) {
         let found = u64::try_from(offset)
             .map_err(|_| Errno::NXIO)
-            .and_then(|offset| self.fs.seek(Handle(handle.0), offset, bits(whence)))
+            .and_then(|offset| self.fs.seek_node(self.node(number)?, offset, bits(whence)))
             .and_then(|found| i64::try_from(found).map_err(|_| Errno::OVERFLOW));
         match found {
             Ok(found) => reply.offset(found),
@@ -490,18 +558,20 @@ impl Filesystem for Adapter {
     fn copy_file_range(
         &self,
         _request: &Request,
-        _from: INodeNo,
-        from_handle: FileHandle,
+        from: INodeNo,
+        _from_handle: FileHandle,
         from_offset: u64,
-        _to: INodeNo,
-        to_handle: FileHandle,
+        to: INodeNo,
+        _to_handle: FileHandle,
         to_offset: u64,
         length: u64,
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let (from, to) = (Handle(from_handle.0), Handle(to_handle.0));
-        match self.fs.copy_range(from, from_offset, to, to_offset, length) {
+        let copied = self
+            .node(from)
+            .and_then(|from| self.fs.copy_node_range(from, from_offset, self.node(to)?, to_offset, length));
+        match copied {
             Ok(copied) => reply.written(u32::try_from(copied).unwrap_or(u32::MAX)),
             Err(error) => reply.error(errno(error)),
         }

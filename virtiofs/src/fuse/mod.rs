@@ -6,6 +6,7 @@
 mod adapter;
 mod convert;
 mod numbers;
+mod watch;
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -23,6 +24,7 @@ use rustix::mount::MountFlags;
 use crate::StageFs;
 use adapter::Adapter;
 use numbers::Numbers;
+use watch::{Listener, Watch};
 
 /// File system type that the mount shows in `mountinfo`.
 pub const MOUNT_TYPE: &CStr = c"fuse.pvisor";
@@ -78,6 +80,7 @@ pub fn mount_prepared(target: &CStr, options: &CStr) -> rustix::io::Result<()> {
 pub struct Server {
     filesystem: Arc<StageFs>,
     ended: Receiver<io::Result<()>>,
+    _listener: Listener,
 }
 
 /// Answers the requests that come from a mounted `/dev/fuse` descriptor, on threads of its own. Returns after the
@@ -90,8 +93,11 @@ pub fn serve(filesystem: Arc<StageFs>, device: OwnedFd, threads: NonZeroUsize) -
     config.acl = SessionACL::All;
     config.n_threads = Some(threads.get());
     let numbers = Arc::new(Numbers::new());
-    let adapter = Adapter::new(Arc::clone(&filesystem), Arc::clone(&numbers));
+    let notices = device.try_clone().map_err(ServeError::Handshake)?;
+    let watch = Arc::new(Watch::new(Arc::clone(filesystem.stage()), Arc::clone(&numbers), notices));
+    let adapter = Adapter::new(Arc::clone(&filesystem), Arc::clone(&numbers), Arc::clone(&watch));
     let session = Session::from_fd(adapter, device, SessionACL::All, config).map_err(ServeError::Handshake)?;
+    let listener = watch.listen(session.notifier()).map_err(ServeError::Thread)?;
     let notifier = session.notifier();
     filesystem.on_privilege_lost(move |node| {
         if let Some(number) = numbers.known(node) {
@@ -107,7 +113,7 @@ pub fn serve(filesystem: Arc<StageFs>, device: OwnedFd, threads: NonZeroUsize) -
             let _ = sender.send(session.run());
         })
         .map_err(ServeError::Thread)?;
-    Ok(Server { filesystem, ended })
+    Ok(Server { filesystem, ended, _listener: listener })
 }
 
 impl Server {

@@ -58,6 +58,9 @@ impl Numbers {
 
     /// The number of a node that the kernel knows.
     pub(super) fn known(&self, node: NodeId) -> Option<u64> {
+        if node == NodeId::ROOT {
+            return Some(ROOT);
+        }
         self.table.read().unwrap_or_else(PoisonError::into_inner).numbers.get(&node).copied()
     }
 
@@ -75,8 +78,13 @@ impl Numbers {
         number
     }
 
-    /// Takes references back; returns the node.
-    pub(super) fn release(&self, number: u64, references: u64) -> Option<NodeId> {
+    /// All nodes that the kernel knows, but the root.
+    pub(super) fn all(&self) -> Vec<NodeId> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).numbers.keys().copied().collect()
+    }
+
+    /// Takes references back; returns the node, and whether the kernel has forgotten it now.
+    pub(super) fn release(&self, number: u64, references: u64) -> Option<(NodeId, bool)> {
         if number == ROOT {
             return None;
         }
@@ -84,11 +92,12 @@ impl Numbers {
         let known = table.nodes.get_mut(&number)?;
         let node = known.node;
         known.references = known.references.saturating_sub(references);
-        if known.references == 0 {
+        let gone = known.references == 0;
+        if gone {
             table.nodes.remove(&number);
             table.numbers.remove(&node);
         }
-        Some(node)
+        Some((node, gone))
     }
 }
 
@@ -118,9 +127,9 @@ mod tests {
         assert_eq!(numbers.refer(NodeId(5), 700), 700);
         assert_eq!(numbers.refer(NodeId(5), 700), 700);
         assert_eq!(numbers.node(700), Ok(NodeId(5)));
-        assert_eq!(numbers.release(700, 1), Some(NodeId(5)));
+        assert_eq!(numbers.release(700, 1), Some((NodeId(5), false)));
         assert_eq!(numbers.node(700), Ok(NodeId(5)));
-        assert_eq!(numbers.release(700, 9), Some(NodeId(5)));
+        assert_eq!(numbers.release(700, 9), Some((NodeId(5), true)));
         assert_eq!(numbers.node(700), Err(Errno::STALE));
         assert_eq!(numbers.release(700, 1), None);
     }
