@@ -161,9 +161,7 @@ pub(crate) fn list(stage: &Stage, node: NodeId) -> Result<Vec<Listed>, Errno> {
 /// Entries from an offset on, each with whether it is `.` or `..`.
 fn items(listing: &[Listed], offset: u64) -> impl Iterator<Item = (DirItem<'_>, bool)> {
     let start = usize::try_from(offset).unwrap_or(usize::MAX).min(listing.len());
-    (start..listing.len()).zip(&listing[start..]).map(|(at, listed)| {
-        (listed.item(at as u64 + 1), at < 2)
-    })
+    (start..listing.len()).zip(&listing[start..]).map(|(at, listed)| (listed.item(at as u64 + 1), at < 2))
 }
 
 /// File type as it stands in a directory entry.

@@ -93,9 +93,11 @@ impl Nodes {
             let mut uses: Vec<u64> = files.values().map(|k| k.used.load(Ordering::Relaxed)).collect();
             uses.sort_unstable();
             let from = uses[uses.len() / 2];
-            files.retain(|_, k| k.used.load(Ordering::Relaxed) >= from || {
-                dropped.push(Arc::clone(k));
-                false
+            files.retain(|_, k| {
+                k.used.load(Ordering::Relaxed) >= from || {
+                    dropped.push(Arc::clone(k));
+                    false
+                }
             });
         }
         dropped.extend(files.insert(node, Arc::clone(&kept)));

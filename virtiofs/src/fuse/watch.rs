@@ -152,7 +152,9 @@ impl Watch {
             }
             Err(error) => {
                 if matches!(error, Errno::NOSPC | Errno::NOMEM) {
-                    tracing::warn!("no more inotify watches: edits in the rest of the project are looked for each second");
+                    tracing::warn!(
+                        "no more inotify watches: edits in the rest of the project are looked for each second"
+                    );
                     table.closed = true;
                 }
                 Cover::No
