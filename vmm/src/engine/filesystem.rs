@@ -461,6 +461,7 @@ mod tests {
             atime: (-1, 5),
             mtime: (2, 999_999_999),
             ctime: (3, 0),
+            in_lower: false,
         };
         let out = stat(&attr);
         assert_eq!((out.st_ino, out.st_mode, out.st_nlink), (70, 0o41755, 3));
