@@ -13,5 +13,5 @@ mod receipts;
 mod work;
 
 pub use capability::{all, cgroup_v2, fuse, landlock, seccomp, tun, user_namespaces};
-pub use egress::{Egress, EgressError, check_egress};
+pub use egress::{Egress, EgressError, FLOW_LOG, FlowLine, check_egress};
 pub use executor::HostExecutor;

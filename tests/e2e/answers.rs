@@ -54,6 +54,31 @@ fn a_console_log_is_printed() {
 }
 
 #[test]
+fn what_the_network_did_is_told_in_words_or_as_it_is_logged() {
+    let world = World::new();
+    world.pvisor(&world.host_args(&[], "true")).expect(0);
+    world.pvisor(&["logs", "--network"]).expect(1).says(&["no log of its network"]);
+    let status = world.status();
+    let (id, start) = (status["id"].as_str().unwrap(), status["started_ms"].as_u64().unwrap());
+    let event = |name: &str| {
+        format!(
+            r#"{{"time_ms":{},"event":"name_denied","name":"{name}","query":"A","decided_by":"not_listed","count":2}}"#,
+            start + 1234
+        )
+    };
+    let (good, hostile) = (event("evil.example"), event("\\u001b[2J"));
+    // A run that was killed may have left half of a line.
+    fs::write(world.runs().join(id).join("events.jsonl"), format!("{good}\n{hostile}\n{}", &good[..40])).unwrap();
+    let told = world.pvisor(&["logs", "--network", "--follow"]).expect(0).stdout();
+    let words = |name: &str| format!("    1.234 denied name {name} (A): not in the allow list, 2 times\n");
+    assert_eq!(told, words("evil.example") + &words("\\u{1b}[2J"));
+    let json = world.pvisor(&["logs", "--network", "--json", id]).expect(0).stdout();
+    assert_eq!(json.lines().next(), Some(good.as_str()));
+    assert_eq!(json.lines().count(), 2);
+    world.pvisor(&["logs", "--json"]).expect(2);
+}
+
+#[test]
 fn the_schema_of_a_bundle_fits_a_bundle() {
     let world = World::new();
     let schema = world.pvisor(&["schema", "bundle"]).expect(0).json();

@@ -34,7 +34,7 @@ pub(crate) enum Command {
     Discard(RunNameArgs),
     /// End a run that is going on
     Kill(RunNameArgs),
-    /// Print what the guest's console said
+    /// Print what the guest's console said, or what the command's network did
     Logs(LogsArgs),
     /// Guest kernels and other artefacts
     #[command(subcommand)]
@@ -248,6 +248,15 @@ pub(crate) struct LogsArgs {
     /// Id, unique beginning of an id, stage directory, or `last`
     #[arg(value_name = "RUN", default_value = "last")]
     pub(crate) run: OsString,
+    /// What the command's network did, instead of what the guest's console said
+    #[arg(long)]
+    pub(crate) network: bool,
+    /// Go on until the run is over
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// One JSON document a line
+    #[arg(long, requires = "network")]
+    pub(crate) json: bool,
 }
 
 /// `pvisor image`.

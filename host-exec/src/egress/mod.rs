@@ -1,25 +1,21 @@
-//! A command's network: from the policy as it is asked for to one that runs, and the log of its flows.
+//! A command's network: from the policy as it is asked for to one that runs.
 
-use std::fs::File;
-use std::io::{self, Write as _};
+mod log;
+
+use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::sync::Arc;
 
 use pvisor_netstack::{
-    DefaultVerdict, EventSink, Handle, Link, LinkConfig, NetEvent, NetStack, ParseRuleError, Policy, Publish, Rule,
-    StackConfig, StartError, raise_descriptor_limit,
+    DefaultVerdict, Handle, Link, LinkConfig, NetStack, ParseRuleError, Policy, Publish, Rule, StackConfig, StartError,
+    raise_descriptor_limit,
 };
 use pvisor_spec::{Control, Dimension, EgressDefault, EgressSpec, KnownBy, Level, PublishSpec, Receipt, WorkerFailure};
-use rustix::fs::{Mode, OFlags};
-use serde::Serialize;
 
 use crate::failure::failure_from;
 
-/// Name of the file that flows are logged to, in the run's directory.
-const FILE: &str = "events.jsonl";
-/// Bytes of it; what comes after is counted only.
-const MAX_BYTES: u64 = 64 << 20;
+use log::FlowLog;
+pub use log::{FLOW_LOG, FlowLine};
 
 /// A rule that is none.
 #[derive(Debug, thiserror::Error)]
@@ -144,70 +140,6 @@ impl Egress {
     }
 }
 
-/// Where flows are logged: a JSON document a line, `time_ms` (since the Unix epoch) and the event.
-#[derive(Debug)]
-struct FlowLog {
-    written: Mutex<Written>,
-}
-
-#[derive(Debug)]
-struct Written {
-    file: File,
-    bytes: u64,
-    lost: u64,
-}
-
-#[derive(Serialize)]
-struct Line<'a> {
-    time_ms: u64,
-    #[serde(flatten)]
-    event: &'a NetEvent,
-}
-
-impl FlowLog {
-    fn create(run_dir: &Path) -> io::Result<Arc<Self>> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = File::from(rustix::fs::open(run_dir.join(FILE), flags, Mode::RUSR | Mode::WUSR)?);
-        let bytes = file.metadata()?.len();
-        Ok(Arc::new(Self { written: Mutex::new(Written { file, bytes, lost: 0 }) }))
-    }
-
-    fn sink(self: &Arc<Self>) -> EventSink {
-        let log = Arc::clone(self);
-        Arc::new(move |event| log.lock().write(&event, MAX_BYTES))
-    }
-
-    /// Says how much is missing.
-    fn finish(&self) {
-        let mut written = self.lock();
-        let count = std::mem::take(&mut written.lost);
-        if count > 0 {
-            written.write(&NetEvent::Suppressed { count }, u64::MAX);
-        }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Written> {
-        // Counters and a file have no state that a panic could leave half done.
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Written {
-    fn write(&mut self, event: &NetEvent, most: u64) {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
-        let line = Line { time_ms: u64::try_from(now).unwrap_or(u64::MAX), event };
-        let mut text = serde_json::to_vec(&line).unwrap_or_default();
-        text.push(b'\n');
-        let length = text.len() as u64;
-        // A full disk must not stop the network; the count of what is missing is kept.
-        if self.bytes.saturating_add(length) > most || self.file.write_all(&text).is_err() {
-            self.lost += 1;
-        } else {
-            self.bytes += length;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,22 +157,6 @@ mod tests {
         assert_eq!(config.policy.default, DefaultVerdict::Public);
         let bad = EgressSpec { deny: vec!["http://x".into()], ..EgressSpec::default() };
         assert_eq!(check_egress(&bad).unwrap_err().to_string(), "--overlaynet-deny http://x");
-    }
-
-    #[test]
-    fn events_are_lines_and_what_a_full_log_leaves_out_is_counted() {
-        let dir = tempfile::tempdir().unwrap();
-        let log = FlowLog::create(dir.path()).unwrap();
-        let event = NetEvent::Failed { error: "a \"b\"\n".into() };
-        log.sink()(event.clone());
-        log.lock().bytes = MAX_BYTES;
-        log.sink()(event);
-        log.finish();
-        let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
-        let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!((lines.len(), lines[0]["event"].as_str()), (2, Some("failed")));
-        assert!(lines[0]["time_ms"].as_u64() > Some(1_600_000_000_000));
-        assert_eq!((lines[1]["event"].as_str(), lines[1]["count"].as_u64()), (Some("suppressed"), Some(1)));
     }
 
     #[test]
