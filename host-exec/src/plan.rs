@@ -33,6 +33,7 @@ pub(crate) struct Plan {
 pub(crate) struct StagePlan {
     pub(crate) dir: PathBuf,
     pub(crate) durability: Durability,
+    pub(crate) max_bytes: Option<u64>,
 }
 
 impl Plan {
@@ -59,7 +60,11 @@ impl Plan {
             project: absolute(&spec.project, "project")?,
             stage: match &spec.stage {
                 None => None,
-                Some(stage) => Some(StagePlan { dir: absolute(&stage.dir, "stage")?, durability: stage.durability }),
+                Some(stage) => Some(StagePlan {
+                    dir: absolute(&stage.dir, "stage")?,
+                    durability: stage.durability,
+                    max_bytes: stage.max_bytes,
+                }),
             },
             deny_network: spec.network == NetworkMode::DenyAll,
             uid: command.uid,

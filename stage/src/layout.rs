@@ -15,6 +15,8 @@ pub(crate) const WORK: &str = "work";
 pub(crate) const JOURNAL: &str = "journal";
 pub(crate) const LOCK: &str = "lock";
 pub(crate) const SEAL: &str = "seal";
+/// What applies replaced or removed.
+pub(crate) const ORIGINALS: &str = "originals";
 /// Inside `work`: space kept back so that a stage on a full disk can still be sealed.
 pub(crate) const RESERVE: &str = "reserve";
 

@@ -11,14 +11,16 @@ mod lower;
 #[cfg(test)]
 mod private_mounts;
 mod review;
+mod savepoint;
 mod seal;
 mod stat;
 mod tree;
 mod upper;
 
 pub use apply::{
-    Applied, ApplyError, ApplyOptions, Conflict, ConflictKind, DiscardError, Discarded, Fault, HomeError, LedgerError,
-    Partial, PartialCause, RecoverError, Recovery, Selection, SelectionError, apply, apply_changes, discard, recover,
+    Applied, ApplyError, ApplyOptions, Conflict, ConflictKind, DiscardError, Discarded, Fault, HomeError, Keeping,
+    LedgerError, OriginalsKept, Partial, PartialCause, RecoverError, Recovery, Selection, SelectionError, UndoError,
+    UndoOptions, Undone, apply, apply_changes, discard, expire_originals, recover, undo,
 };
 pub use change::{
     After, Before, Change, ChangeSet, ContentHash, Fingerprint, Kind, Meta, ObjectId, RelPath, RelPathError, is_name,
@@ -28,10 +30,14 @@ pub use live::{
     Access, Attr, Entry, Keep, NewNode, NodeId, OpenError, OpenFile, ReferencesError, SetAttr, SetTime, Stage,
     StageOptions, StatFs,
 };
-pub use load::{LoadError, StageStatus, load_changes, status};
+pub use load::{LoadError, StageStatus, held_bytes, load_changes, status};
 pub use lower::PatternError;
 pub use review::{
     Flag, REVIEW_SCHEMA, Review, ReviewEntry, ReviewError, Side, SideKind, Status, Visible, review, review_changes,
+};
+pub use savepoint::{
+    Collected, Savepoint, SavepointError, collect_savepoints, create_savepoint, delete_savepoint, fork,
+    restore_savepoint, savepoint, savepoints, verify_savepoint,
 };
 pub use seal::{Seal, SealError, seal};
 pub use stat::{FileKind, Time};

@@ -12,6 +12,8 @@ mod host_run;
 mod images;
 mod json;
 mod parallel;
+mod quota;
 mod run_store;
 mod terminal;
+mod undo;
 mod world;

@@ -71,6 +71,9 @@ pub struct StageSpec {
     pub dir: OsBytes,
     /// When it is synced.
     pub durability: Durability,
+    /// Bytes that it may occupy; `None`: what its file system has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_bytes: Option<u64>,
 }
 
 /// When a stage is synced to disk.

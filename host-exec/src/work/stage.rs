@@ -27,7 +27,12 @@ impl ServedStage {
     /// Makes the stage and answers the requests that come from its mount.
     pub(super) fn open(plan: &Plan, device: OwnedFd) -> Result<Self, WorkerFailure> {
         let Some(spec) = &plan.stage else { return Err(failure("internal", "a mount without a stage", "")) };
-        let options = StageOptions { durability: spec.durability, keep: Keep::Reviewable, ..StageOptions::default() };
+        let options = StageOptions {
+            durability: spec.durability,
+            keep: Keep::Reviewable,
+            max_bytes: spec.max_bytes,
+            ..StageOptions::default()
+        };
         let stage = Stage::create(&spec.dir, &plan.project, options)
             .map_err(|e| failure_from("stage", &e, "name another directory with --stage"))?;
         let stage = Arc::new(stage);

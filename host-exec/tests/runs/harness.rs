@@ -160,6 +160,7 @@ impl Setup {
             stage: Some(StageSpec {
                 dir: self.path(&format!("stage-{id}")).into(),
                 durability: Durability::Checkpoint,
+                max_bytes: None,
             }),
             filesystem: FilesystemMode::Host,
             network: NetworkMode::Host,

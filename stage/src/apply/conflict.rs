@@ -24,6 +24,10 @@ pub enum ConflictKind {
     Changed,
     /// The command changed it, and it is gone now.
     Removed,
+    /// It is not as an apply left it.
+    ChangedAfterApply,
+    /// An apply made or changed it, and it is gone now.
+    RemovedAfterApply,
     /// The command made it, and something else of that name is there now.
     Exists,
     /// Its directory is gone, or is no directory any more.
@@ -48,8 +52,8 @@ impl ConflictKind {
     /// A word for programs.
     pub fn word(&self) -> &'static str {
         match self {
-            Self::Changed => "changed",
-            Self::Removed => "removed",
+            Self::Changed | Self::ChangedAfterApply => "changed",
+            Self::Removed | Self::RemovedAfterApply => "removed",
             Self::Exists => "exists",
             Self::ParentMissing => "parent_missing",
             Self::NewInside(_) => "new_inside",
@@ -68,10 +72,12 @@ impl fmt::Display for ConflictKind {
         f.write_str(match self {
             Self::Changed => "was changed since the command found it",
             Self::Removed => "was removed since the command found it",
+            Self::ChangedAfterApply => "was changed since it was applied",
+            Self::RemovedAfterApply => "was removed since it was applied",
             Self::Exists => "something else of that name was made since",
             Self::ParentMissing => "its directory is gone",
             Self::NewInside(name) => {
-                return write!(f, "is to be removed, but has {} in it, which the command did not remove", quoted(name));
+                return write!(f, "is to be removed, but has {} in it, which is to stay", quoted(name));
             }
             Self::Lost => "changed while the command ran, before its original was recorded",
             Self::Unreadable => "can't be read",

@@ -7,11 +7,12 @@ use rustix::fs::{AtFlags, CWD};
 use super::disk::Disk;
 use super::fault::{Blame, Fault, Uninterrupted};
 use super::home::{Home, HomeError};
-use super::ledger::{LEDGER, LedgerError};
+use super::ledger::{LEDGER, Ledger, LedgerError};
 use super::recovery::{RecoverError, recover_home};
 use super::removal::remove_tree;
 use crate::Errno;
-use crate::layout::{JOURNAL, LOCK, SEAL, UPPER, WORK};
+use crate::layout::{JOURNAL, LOCK, ORIGINALS, SEAL, UPPER, WORK};
+use crate::savepoint::{RESTORING, SAVEPOINTS};
 
 /// Why a stage was not thrown away.
 #[derive(Debug, thiserror::Error)]
@@ -56,10 +57,16 @@ pub(crate) fn discard_with(dir: &Path, disk: Disk<'_>) -> Result<Discarded, Disc
         Err(RecoverError::Ledger(e)) => return Err(e.into()),
         Err(e) => return Err(DiscardError::Recover(e)),
     }
+    if let Some(ledger) = Ledger::load(&home)? {
+        // Some are outside of the stage, where nobody would find them without the ledger.
+        for originals in &ledger.originals {
+            super::originals::remove(&home, disk, originals)?;
+        }
+    }
     let mut files = 0;
     // Without its seal nothing can be applied from it any more; by its journal and its lock it can be recognised to
     // the end.
-    for name in [SEAL, LEDGER, UPPER, WORK, JOURNAL] {
+    for name in [SEAL, LEDGER, ORIGINALS, RESTORING, SAVEPOINTS, UPPER, WORK, JOURNAL] {
         files += remove_tree(disk, home.dir(), name.as_bytes()).blame("remove", dir.join(name))?;
     }
     disk.unlink(home.dir(), LOCK.as_bytes()).blame("remove", dir.join(LOCK))?;

@@ -71,13 +71,15 @@ pub(crate) struct Executor<'a> {
     /// By the index that steps use; `None`: it is not there any more.
     pub stagings: &'a [Option<Staging>],
     pub policy: Policy,
+    /// The whole plan.
+    pub steps: &'a [Step],
 }
 
 impl Executor<'_> {
     /// Carries out all steps, or those up to the first trouble.
-    pub fn run(&self, steps: &[Step]) -> (Progress, Option<Trouble>) {
+    pub fn run(&self) -> (Progress, Option<Trouble>) {
         let mut progress = Progress::default();
-        for step in steps {
+        for step in self.steps {
             match self.step(step, &mut progress) {
                 Ok(()) => {}
                 Err(Trouble::Contested(what)) if self.policy == Policy::LeaveAlone => {
@@ -330,11 +332,21 @@ impl Move<'_> {
         Err(Trouble::Contested(ConflictKind::Changed))
     }
 
+    /// Whether it is a file that a later step, which was carried out before the plan was cut off, gave other metadata
+    /// under another of its names.
+    fn is_adjusted(&self, now: &Fingerprint, before: &Fingerprint) -> bool {
+        let other_name = |step: &Step| match &step.act {
+            Act::Adjust { before: was, after, .. } => was.same(before) && is_between(now, was, after),
+            _ => false,
+        };
+        !self.is_first() && self.exec.steps.iter().any(other_name)
+    }
+
     /// Whether something in the staging directory is what the plan took it for.
     fn is_preimage(&self, name: &[u8], before: &Fingerprint) -> Result<bool, Fault> {
         let seen = look_in(&self.staging.dir, name);
         match seen {
-            Ok((sight, true)) => Ok(was(&sight.print, before)),
+            Ok((sight, true)) => Ok(was(&sight.print, before) || self.is_adjusted(&sight.print, before)),
             Ok((_, false)) | Err(Errno::ACCESS | Errno::PERM | Errno::AGAIN) => Ok(false),
             Err(e) => Err(e).blame("read", &self.staging.label),
         }

@@ -102,7 +102,7 @@ pub(crate) fn open_object(upper: &OwnedFd, object: ObjectId) -> io::Result<(File
 }
 
 /// Opens a regular file for reading; `None`: nothing there.
-fn open_regular(dir: &OwnedFd, name: &[u8]) -> io::Result<Option<(File, u64)>> {
+pub(crate) fn open_regular(dir: &OwnedFd, name: &[u8]) -> io::Result<Option<(File, u64)>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let fd = match openat(dir, name, flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),

@@ -11,6 +11,8 @@
 //!
 //! No ledger at all is the same as committed with nothing applied.
 
+use std::collections::HashSet;
+
 use pvisor_spec::{Envelope, EnvelopeError};
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +23,7 @@ use crate::{ContentHash, Fingerprint, RelPath};
 
 /// Name of the file.
 pub(crate) const LEDGER: &str = "ledger";
-const ENVELOPE: Envelope = Envelope { magic: *b"PVSTGLDG", major: 1, minor: 0 };
+const ENVELOPE: Envelope = Envelope { magic: *b"PVSTGLDG", major: 2, minor: 0 };
 /// No ledger is longer, in bytes: a plan of a million paths has some 300 MiB.
 const LIMIT: u64 = 1 << 30;
 
@@ -48,6 +50,8 @@ pub(crate) struct Ledger {
     pub phase: Phase,
     /// What has been applied.
     pub applied: Vec<Applied>,
+    /// What applies replaced or removed, as long as it is kept.
+    pub originals: Vec<Originals>,
 }
 
 /// The paths that one target has.
@@ -108,6 +112,8 @@ pub(crate) struct StagingRef {
 pub(crate) enum Place {
     /// In the stage's own directory of temporary files.
     Work,
+    /// In the stage's own directory of originals.
+    Originals,
     /// Beside the target, in its parent directory.
     Beside,
     /// In this directory of the target.
@@ -120,8 +126,27 @@ pub(crate) struct Plan {
     pub site: Site,
     /// In the order of execution.
     pub steps: Vec<Step>,
-    /// The paths that are applied when all steps are done.
+    /// The paths that are applied, or undone, when all steps are done.
     pub paths: Vec<RelPath>,
+    pub aim: Aim,
+}
+
+/// What a plan is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Aim {
+    /// To apply; what is replaced is kept where a time is given.
+    Apply(Option<Keeping>),
+    /// To put originals back.
+    Undo,
+}
+
+/// How long originals are kept: milliseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Keeping {
+    /// When they were replaced.
+    pub since_ms: u64,
+    /// When they may be removed.
+    pub until_ms: u64,
 }
 
 /// One change of the target.
@@ -154,13 +179,50 @@ pub(crate) enum Act {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cleanup {
     pub site: Site,
-    /// The paths that are applied.
+    /// The paths that are applied, or undone.
     pub paths: Vec<RelPath>,
     /// Files in staging directories, by index and name, that belong to the person and stay.
     pub kept: Vec<(u32, Vec<u8>)>,
+    pub outcome: Outcome,
+}
+
+/// What a plan came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Outcome {
+    /// Paths are applied; these are the originals to keep.
+    Applied(Option<Originals>),
+    /// Paths are as they were before they were applied.
+    Undone,
+}
+
+/// What one apply replaced or removed. The files are in the staging directories of its site.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Originals {
+    pub site: Site,
+    pub keeping: Keeping,
+    /// Sorted by path.
+    pub entries: Vec<Original>,
+}
+
+/// One path of an apply.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Original {
+    pub path: RelPath,
+    /// What stood there before.
+    pub before: Option<Fingerprint>,
+    /// What the apply left there.
+    pub after: Option<Fingerprint>,
+    /// The file that stood there: index of the staging directory, and name. Directories and files that only changed
+    /// their metadata have none.
+    pub kept: Option<(u32, Vec<u8>)>,
 }
 
 impl Ledger {
+    /// That of a stage from which nothing was applied.
+    pub fn new(seal: ContentHash) -> Self {
+        Self { seal, phase: Phase::Committed, applied: Vec::new(), originals: Vec::new() }
+    }
+
     /// Reads it; `None`: there is none.
     pub fn load(home: &Home) -> Result<Option<Self>, LedgerError> {
         let Some(bytes) = home.read(LEDGER, LIMIT).blame("read", home.path().join(LEDGER))? else { return Ok(None) };
@@ -204,7 +266,19 @@ impl Ledger {
         all.dedup();
     }
 
+    /// Takes from the paths that a target has.
+    pub fn strike(&mut self, target: &[u8], paths: &[RelPath]) {
+        let gone: HashSet<&RelPath> = paths.iter().collect();
+        for applied in self.applied.iter_mut().filter(|a| a.target == target) {
+            applied.paths.retain(|p| !gone.contains(p));
+        }
+        self.applied.retain(|a| !a.paths.is_empty());
+    }
+
     fn check(&self) -> Result<(), &'static str> {
+        for originals in &self.originals {
+            originals.check()?;
+        }
         let (site, steps, kept): (_, &[Step], &[_]) = match &self.phase {
             Phase::Committed => return Ok(()),
             Phase::Preparing(site) => (site, &[], &[]),
@@ -218,6 +292,24 @@ impl Ledger {
         if !steps.iter().all(|s| known(s.staging)) || !kept.iter().all(|(at, _)| known(*at)) {
             return Err("a staging directory is missing");
         }
+        match &self.phase {
+            Phase::TargetApplied(Cleanup { outcome: Outcome::Applied(Some(originals)), .. }) => originals.check(),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Originals {
+    fn check(&self) -> Result<(), &'static str> {
+        let stagings = &self.site.stagings;
+        let known = |at: u32| usize::try_from(at).is_ok_and(|at| at < stagings.len());
+        let kept = || self.entries.iter().filter_map(|e| e.kept.as_ref());
+        if stagings.iter().any(|s| !crate::is_name(&s.name)) || kept().any(|(_, name)| !crate::is_name(name)) {
+            return Err("a name of an original is no single path component");
+        }
+        if !kept().all(|(at, _)| known(*at)) || !self.entries.is_sorted_by(|a, b| a.path < b.path) {
+            return Err("the originals are not in order");
+        }
         Ok(())
     }
 }
@@ -230,8 +322,8 @@ mod tests {
     fn a_plan_that_names_no_staging_directory_of_its_own_is_refused() {
         let site = Site { target: b"/t".to_vec(), target_id: TargetId { ino: 7, born: (0, 0) }, stagings: Vec::new() };
         let step = Step { path: RelPath::default(), staging: 0, act: Act::Loosen };
-        let plan = Plan { site: site.clone(), steps: vec![step], paths: Vec::new() };
-        let ledger = |phase| Ledger { seal: [0; 32], phase, applied: Vec::new() };
+        let plan = Plan { site: site.clone(), steps: vec![step], paths: Vec::new(), aim: Aim::Undo };
+        let ledger = |phase| Ledger { seal: [0; 32], phase, ..Ledger::new([0; 32]) };
         assert!(ledger(Phase::Prepared(plan)).check().is_err());
         let staging = StagingRef { place: Place::Beside, name: b"..".to_vec(), ino: 1 };
         assert!(ledger(Phase::Preparing(Site { stagings: vec![staging], ..site })).check().is_err());
@@ -240,11 +332,41 @@ mod tests {
     #[test]
     fn applied_paths_add_up_for_each_target() {
         let path = |text: &str| RelPath::new(text.as_bytes().to_vec()).unwrap();
-        let mut ledger = Ledger { seal: [0; 32], phase: Phase::Committed, applied: Vec::new() };
+        let mut ledger = Ledger::new([0; 32]);
         ledger.record(b"/t", &[path("b"), path("a")]);
         ledger.record(b"/u", &[path("z")]);
         ledger.record(b"/t", &[path("a"), path("c")]);
         assert_eq!(ledger.applied_to(b"/t"), [path("a"), path("b"), path("c")]);
         assert_eq!(ledger.applied_to(b"/v"), []);
+        ledger.strike(b"/t", &[path("b"), path("z")]);
+        assert_eq!(ledger.applied_to(b"/t"), [path("a"), path("c")]);
+        assert_eq!(ledger.applied_to(b"/u"), [path("z")]);
+        ledger.strike(b"/u", &[path("z")]);
+        assert_eq!(ledger.applied.len(), 1);
+    }
+
+    #[test]
+    fn originals_that_contradict_themselves_are_refused() {
+        let site = Site { target: b"/t".to_vec(), target_id: TargetId { ino: 7, born: (0, 0) }, stagings: Vec::new() };
+        let keeping = Keeping { since_ms: 0, until_ms: 1 };
+        let entry = |path: &str, kept| Original {
+            path: RelPath::new(path.as_bytes().to_vec()).unwrap(),
+            before: None,
+            after: None,
+            kept,
+        };
+        let ledger = |entries| Ledger {
+            originals: vec![Originals { site: site.clone(), keeping, entries }],
+            ..Ledger::new([0; 32])
+        };
+        assert!(ledger(vec![entry("a", None), entry("b", None)]).check().is_ok());
+        for bad in [
+            vec![entry("a", Some((0, b"1".to_vec())))],
+            vec![entry("b", None), entry("a", None)],
+            vec![entry("a", None), entry("a", None)],
+            vec![entry("a", Some((0, b"../1".to_vec())))],
+        ] {
+            assert!(ledger(bad).check().is_err());
+        }
     }
 }

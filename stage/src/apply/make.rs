@@ -10,14 +10,16 @@ use rustix::fs::{FileType, Mode, OFlags, openat};
 use super::content::{self, CopyError};
 use super::disk::Disk;
 use super::fault::{Blame, Fault};
-use super::home::open_object;
+use super::home::{open_object, open_regular};
 use super::judgement::Item;
 use super::metadata::wear;
+use super::originals::KeptFile;
+use super::print::fingerprint;
 use super::staging::{Staging, slot_name};
 use super::target::{Target, is_dir};
 use crate::lower::is_kept_xattr;
 use crate::stat::Stat;
-use crate::{ContentHash, Errno, Fingerprint, Kind, Meta, RelPath};
+use crate::{ContentHash, Errno, Fingerprint, Kind, Meta, ObjectId, RelPath};
 
 /// Why new contents could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -50,12 +52,42 @@ pub(super) struct Made {
     pub left_out: Vec<String>,
 }
 
+/// Where the contents of changes are.
+#[derive(Debug)]
+pub(super) enum Contents<'a> {
+    /// In the stage's `upper`, by object.
+    Upper(OwnedFd),
+    /// Kept files, which an object is the index of.
+    Originals(&'a [KeptFile]),
+}
+
+impl<'a> Contents<'a> {
+    /// The kept file itself, to be put back as it is.
+    fn original(&self, item: &Item<'_>) -> Option<&'a KeptFile> {
+        let Self::Originals(kept) = self else { return None };
+        let object = item.change.after.as_ref()?.object?;
+        kept.get(usize::try_from(object.0).ok()?)
+    }
+
+    /// The file with a content, and its length in bytes.
+    fn open(&self, object: ObjectId) -> std::io::Result<(File, u64)> {
+        match self {
+            Self::Upper(upper) => open_object(upper, object),
+            Self::Originals(kept) => {
+                let kept = usize::try_from(object.0).ok().and_then(|at| kept.get(at));
+                let kept = kept.ok_or(Errno::NOENT)?;
+                open_regular(&kept.staging.dir, &kept.name)?.ok_or_else(|| Errno::NOENT.into())
+            }
+        }
+    }
+}
+
 /// Makes contents, on any thread.
 pub(super) struct Maker<'a> {
     pub disk: Disk<'a>,
     pub target: &'a Target,
-    /// The stage's contents.
-    pub upper: OwnedFd,
+    /// Where contents come from.
+    pub contents: Contents<'a>,
     pub stagings: &'a [Staging],
     /// The filesystem can't share blocks.
     pub never_shares: AtomicBool,
@@ -82,6 +114,11 @@ impl Maker<'_> {
         let name = slot_name(slot);
         let label = place.label.join(String::from_utf8_lossy(&name).into_owned());
         let spot = Spot { dir: &place.dir, name, label };
+        if let Some(kept) = self.contents.original(item)
+            && let Some((print, ino)) = self.take_back(kept, &spot)?
+        {
+            return Ok(Made { made: Some((print, ino)), linked: true, left_out: Vec::new() });
+        }
         if let Some(ino) = source.map(|source| self.link(source, &spot)).transpose()?.flatten() {
             return Ok(Made { made: Some((after.clone(), ino)), linked: true, left_out: Vec::new() });
         }
@@ -93,6 +130,23 @@ impl Maker<'_> {
         };
         let (print, ino, left_out) = self.dress(item, &fd, after).blame("set up", &spot.label)?;
         Ok(Made { made: Some((print, ino)), linked: false, left_out })
+    }
+
+    /// A second name for a kept file, which is put back just as it is; `None`: it can't have one.
+    fn take_back(&self, kept: &KeptFile, spot: &Spot<'_>) -> Result<Option<(Fingerprint, u64)>, Fault> {
+        match self.disk.link((&kept.staging.dir, &kept.name), (spot.dir, &spot.name)) {
+            Err(e) if is_no_link(&e) => return Ok(None),
+            linked => linked.blame("link", &spot.label)?,
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = openat(spot.dir, &spot.name, flags, Mode::empty()).blame("open", &spot.label)?;
+        let sight = fingerprint(&fd).blame("read", &spot.label)?;
+        Ok(Some((sight.print, sight.stat.ino)))
+    }
+
+    /// Whether the file that stood there is put back, rather than the metadata of what is there now changed.
+    pub fn puts_back(&self, item: &Item<'_>) -> bool {
+        self.contents.original(item).is_some()
     }
 
     /// Another name of a file that exists already; `None`: there is none to be had.
@@ -146,7 +200,7 @@ impl Maker<'_> {
         let damaged = || PrepareError::Damaged(path.clone());
         let object = item.change.after.as_ref().and_then(|a| a.object);
         let (from, length) = match object {
-            Some(object) => match open_object(&self.upper, object) {
+            Some(object) => match self.contents.open(object) {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(damaged()),
                 opened => opened.blame("open the content of", self.target.whole(path))?,
             },

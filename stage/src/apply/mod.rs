@@ -24,6 +24,7 @@ mod judgement;
 mod ledger;
 mod make;
 mod metadata;
+mod originals;
 mod parallel;
 mod powers;
 mod prepare;
@@ -36,6 +37,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 mod transaction;
+mod undo;
 
 use std::path::{Path, PathBuf};
 
@@ -44,13 +46,17 @@ pub use discard::{DiscardError, Discarded, discard};
 pub use error::{ApplyError, Partial, PartialCause};
 pub use fault::Fault;
 pub use home::HomeError;
-pub use ledger::LedgerError;
+pub use ledger::{Keeping, LedgerError};
+pub use originals::expire_originals;
 pub use recovery::{RecoverError, Recovery, recover};
 pub use selection::{Selection, SelectionError};
+pub use undo::{UndoError, UndoOptions, Undone, undo};
 
+pub(crate) use fault::Blame;
 pub(crate) use home::{Home, open_object};
-pub(crate) use ledger::Ledger;
+pub(crate) use ledger::{LEDGER, Ledger};
 pub(crate) use recovery::recover_now as recover_home;
+pub(crate) use removal::remove_tree;
 pub(crate) use selection::below;
 pub(crate) use target::Target;
 #[cfg(test)]
@@ -67,6 +73,20 @@ pub struct ApplyOptions {
     pub dry_run: bool,
     /// Which changes.
     pub selection: Selection,
+    /// Keep what is replaced or removed, so that it can be put back.
+    pub keep: Option<Keeping>,
+}
+
+/// What became of the originals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OriginalsKept {
+    /// They were not to be kept, or nothing was written.
+    #[default]
+    NotAsked,
+    /// They are kept until then: milliseconds since the Unix epoch.
+    Until(u64),
+    /// The target's filesystem has no place for them outside of the target: they are gone.
+    NoPlace,
 }
 
 /// What an apply did.
@@ -81,6 +101,8 @@ pub struct Applied {
     pub not_appliable: Vec<(RelPath, String)>,
     /// Paths that were not selected and are not applied yet.
     pub left: u64,
+    /// What became of the originals.
+    pub originals: OriginalsKept,
 }
 
 /// Applies the changes of the sealed stage at `dir`. An earlier apply that was cut off is finished first.
@@ -92,7 +114,7 @@ pub fn apply(dir: &Path, options: &ApplyOptions) -> Result<Applied, ApplyError> 
     let home = Home::open(dir)?;
     recovery::recover_home(&home, disk)?;
     let set = crate::load_changes(dir)?;
-    transaction::Transaction { disk, home: &home, set: &set, options }.run()
+    forward(disk, &home, &set, options)
 }
 
 /// The same for changes that are loaded already; `set` must be that of the stage at `dir`.
@@ -112,5 +134,15 @@ fn apply_interruptible(
     let disk = disk::Disk::new(interrupt);
     let home = Home::open(dir)?;
     recovery::recover_home(&home, disk)?;
-    transaction::Transaction { disk, home: &home, set, options }.run()
+    forward(disk, &home, set, options)
+}
+
+/// The disk as it is.
+pub(crate) fn plain_disk() -> disk::Disk<'static> {
+    disk::Disk::new(&fault::Uninterrupted)
+}
+
+fn forward(disk: disk::Disk<'_>, home: &Home, set: &ChangeSet, options: &ApplyOptions) -> Result<Applied, ApplyError> {
+    let aim = ledger::Aim::Apply(options.keep);
+    transaction::Transaction { disk, home, set, options, aim, originals: &[] }.run()
 }

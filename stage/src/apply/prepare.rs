@@ -5,15 +5,13 @@ use std::sync::atomic::AtomicBool;
 
 use super::disk::Disk;
 use super::fault::{Blame, Fault};
-use super::home::Home;
 use super::judgement::{Item, Judgement, Verdict};
 use super::ledger::{Act, Step};
-use super::make::{Made, Maker, PrepareError, Source};
+use super::make::{Contents, Made, Maker, PrepareError, Source};
 use super::parallel;
 use super::print::Sight;
 use super::staging::Staging;
 use super::target::{Mount, Target, is_dir};
-use crate::layout::UPPER;
 use crate::{Before, Fingerprint, RelPath};
 
 /// What came of it.
@@ -58,13 +56,12 @@ impl<'a> Preparer<'a> {
     /// `stagings` are those of the judgement's mounts, in that order.
     pub fn new(
         disk: Disk<'a>,
-        home: &Home,
+        contents: Contents<'a>,
         target: &'a Target,
         (mounts, stagings): (&'a [(Mount, RelPath)], &'a [Staging]),
-    ) -> Result<Self, Fault> {
-        let upper = home.subdir(UPPER).blame("open", home.path().join(UPPER))?;
-        let maker = Maker { disk, target, upper, stagings, never_shares: AtomicBool::new(false) };
-        Ok(Self { maker, mounts, sources: HashMap::new(), shared: HashSet::new(), out: Prepared::default() })
+    ) -> Self {
+        let maker = Maker { disk, target, contents, stagings, never_shares: AtomicBool::new(false) };
+        Self { maker, mounts, sources: HashMap::new(), shared: HashSet::new(), out: Prepared::default() }
     }
 
     /// Makes everything that the judgement calls for.
@@ -112,7 +109,7 @@ impl<'a> Preparer<'a> {
                 let mtime = Some(after.meta.mtime);
                 lists.settles.push(step(item, staging, Act::Settle { before, after, mtime, ino: None }));
             }
-            (Some(now), Some(after)) if item.adjusts() && self.keeps_inode(item) => {
+            (Some(now), Some(after)) if item.adjusts() && self.keeps_inode(item) && !self.maker.puts_back(item) => {
                 let (before, after) = (now.print.clone(), after.clone());
                 lists.adjusts.push(step(item, staging, Act::Adjust { before, after, mtime: new_mtime(item) }));
             }

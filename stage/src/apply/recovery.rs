@@ -1,5 +1,6 @@
 //! Finishing an apply that was cut off: forward where its plan was complete, else back to nothing.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,8 @@ use super::disk::{Disk, reopen};
 use super::execute::{Executor, Policy, Progress, Trouble};
 use super::fault::{Blame, Fault, Uninterrupted};
 use super::home::{Home, HomeError};
-use super::ledger::{Cleanup, LEDGER, Ledger, LedgerError, Phase, Plan, Site};
+use super::ledger::{Aim, Cleanup, LEDGER, Ledger, LedgerError, Originals, Outcome, Phase, Plan, Site};
+use super::originals::{drop_undone, find_kept, kept_names};
 use super::staging::{IN_WORK, Staging, find};
 use super::target::Target;
 use crate::layout::WORK;
@@ -41,11 +43,13 @@ pub enum Recovery {
     Nothing,
     /// An apply had been cut off before it wrote to its target; its temporary files are gone.
     CleanedUp,
-    /// An apply had been cut off while it wrote; now it is complete.
+    /// An apply or undo had been cut off while it wrote; now it is complete.
     Finished {
         /// The directory that it wrote to.
         target: PathBuf,
-        /// Paths that are applied.
+        /// It was an undo: the paths are as they were before they had been applied.
+        undo: bool,
+        /// Paths that are applied, or undone.
         applied: u64,
         /// Paths that the person changed in between: left as they are, and not applied.
         contested: Vec<Conflict>,
@@ -69,9 +73,9 @@ pub(crate) fn recover_now(home: &Home) -> Result<Recovery, RecoverError> {
 
 /// The same, on a disk that may fail.
 pub(crate) fn recover_home(home: &Home, disk: Disk<'_>) -> Result<Recovery, RecoverError> {
-    let Some(mut ledger) = Ledger::load(home)? else { return sweep(home, disk) };
+    let Some(mut ledger) = Ledger::load(home)? else { return sweep(home, disk, &[]) };
     match std::mem::replace(&mut ledger.phase, Phase::Committed) {
-        Phase::Committed => sweep(home, disk),
+        Phase::Committed => sweep(home, disk, &ledger.originals),
         Phase::Preparing(site) => {
             if let Some(target) = open_target(&site)? {
                 for staging in open_stagings(home, &target, &site)?.iter().flatten() {
@@ -79,7 +83,7 @@ pub(crate) fn recover_home(home: &Home, disk: Disk<'_>) -> Result<Recovery, Reco
                 }
             }
             ledger.store(disk, home)?;
-            sweep(home, disk)?;
+            sweep(home, disk, &ledger.originals)?;
             Ok(Recovery::CleanedUp)
         }
         Phase::Prepared(plan) => finish_plan(home, disk, ledger, &plan),
@@ -97,8 +101,9 @@ pub(crate) fn recover_home(home: &Home, disk: Disk<'_>) -> Result<Recovery, Reco
 fn finish_plan(home: &Home, disk: Disk<'_>, ledger: Ledger, plan: &Plan) -> Result<Recovery, RecoverError> {
     let target = require_target(&plan.site)?;
     let stagings = open_stagings(home, &target, &plan.site)?;
-    let executor = Executor { disk, target: &target, stagings: &stagings, policy: Policy::LeaveAlone };
-    let (progress, trouble) = executor.run(&plan.steps);
+    let policy = Policy::LeaveAlone;
+    let executor = Executor { disk, target: &target, stagings: &stagings, policy, steps: &plan.steps };
+    let (progress, trouble) = executor.run();
     match trouble {
         Some(Trouble::Io(fault)) => return Err(fault.into()),
         // With this policy a contested path stops nothing.
@@ -119,9 +124,14 @@ pub(crate) fn complete(
     progress: Progress,
 ) -> Result<Cleanup, RecoverError> {
     sync_target(disk, target, stagings)?;
-    let open = |path: &RelPath| !progress.contested.iter().any(|c| c.path == *path);
-    let paths = plan.paths.iter().filter(|p| open(p)).cloned().collect();
-    let cleanup = Cleanup { site: plan.site.clone(), paths, kept: progress.kept };
+    let contested: HashSet<&RelPath> = progress.contested.iter().map(|c| &c.path).collect();
+    let paths = plan.paths.iter().filter(|p| !contested.contains(p)).cloned().collect();
+    let outcome = match plan.aim {
+        Aim::Undo => Outcome::Undone,
+        Aim::Apply(None) => Outcome::Applied(None),
+        Aim::Apply(Some(keeping)) => Outcome::Applied(find_kept((target, stagings), plan, &progress, keeping)?),
+    };
+    let cleanup = Cleanup { site: plan.site.clone(), paths, kept: progress.kept, outcome };
     ledger.phase = Phase::TargetApplied(cleanup.clone());
     ledger.store(disk, home)?;
     clean_up(home, disk, ledger, stagings, &cleanup)?;
@@ -154,16 +164,34 @@ fn clean_up(
         let Some(staging) = staging else { continue };
         let kept = cleanup.kept.iter().filter(|(of, _)| usize::try_from(*of) == Ok(at));
         let kept: Vec<Vec<u8>> = kept.map(|(_, name)| name.clone()).collect();
-        staging.remove(disk, &kept).blame("remove", &staging.label)?;
+        match &cleanup.outcome {
+            Outcome::Applied(Some(originals)) => staging.reduce(disk, &kept_names(originals, at)),
+            Outcome::Applied(None) | Outcome::Undone => staging.remove(disk, &kept),
+        }
+        .blame("remove", &staging.label)?;
     }
-    ledger.record(&cleanup.site.target, &cleanup.paths);
+    match &cleanup.outcome {
+        Outcome::Applied(originals) => {
+            ledger.record(&cleanup.site.target, &cleanup.paths);
+            ledger.originals.extend(originals.clone());
+        }
+        Outcome::Undone => {
+            ledger.strike(&cleanup.site.target, &cleanup.paths);
+            drop_undone(home, disk, &mut ledger, cleanup)?;
+        }
+    }
     ledger.phase = Phase::Committed;
-    Ok(ledger.store(disk, home)?)
+    ledger.store(disk, home)?;
+    if cleanup.outcome == Outcome::Undone {
+        super::originals::sweep(home, disk, &ledger.originals)?;
+    }
+    Ok(())
 }
 
 fn finished(cleanup: &Cleanup, stagings: &[Option<Staging>], contested: Vec<Conflict>) -> Recovery {
     Recovery::Finished {
         target: path_of(&cleanup.site.target).to_owned(),
+        undo: cleanup.outcome == Outcome::Undone,
         applied: cleanup.paths.len() as u64,
         contested,
         kept: kept_paths(&cleanup.kept, stagings),
@@ -179,12 +207,12 @@ pub(crate) fn kept_paths(kept: &[(u32, Vec<u8>)], stagings: &[Option<Staging>]) 
     kept.iter().filter_map(path).collect()
 }
 
-fn path_of(bytes: &[u8]) -> &Path {
+pub(crate) fn path_of(bytes: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(bytes))
 }
 
 /// The target of a site; `None`: it is gone.
-fn open_target(site: &Site) -> Result<Option<Target>, Fault> {
+pub(crate) fn open_target(site: &Site) -> Result<Option<Target>, Fault> {
     match Target::open(path_of(&site.target)) {
         Ok(target) if target.id() == site.target_id => Ok(Some(target)),
         Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
@@ -197,11 +225,11 @@ fn require_target(site: &Site) -> Result<Target, RecoverError> {
 }
 
 fn open_stagings(home: &Home, target: &Target, site: &Site) -> Result<Vec<Option<Staging>>, Fault> {
-    site.stagings.iter().map(|at| find(home, target, at)).collect()
+    site.stagings.iter().map(|at| find(home, Some(target), at)).collect()
 }
 
-/// Removes what an apply leaves in the stage's own directory when it is cut off early.
-fn sweep(home: &Home, disk: Disk<'_>) -> Result<Recovery, RecoverError> {
+/// Removes what an apply leaves in the stage's own directory when it is cut off early. `originals` are what stays.
+fn sweep(home: &Home, disk: Disk<'_>, originals: &[Originals]) -> Result<Recovery, RecoverError> {
     let half = format!("{LEDGER}.new");
     let mut removed = match rustix::fs::statat(home.dir(), &*half, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(_) => disk.unlink(home.dir(), half.as_bytes()).map(|()| true).blame("remove", home.path().join(&half))?,
@@ -211,5 +239,6 @@ fn sweep(home: &Home, disk: Disk<'_>) -> Result<Recovery, RecoverError> {
         super::removal::remove_tree(disk, &work, IN_WORK).blame("empty", home.path().join(WORK))?;
         removed = true;
     }
+    removed |= super::originals::sweep(home, disk, originals)?;
     Ok(if removed { Recovery::CleanedUp } else { Recovery::Nothing })
 }

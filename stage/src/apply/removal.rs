@@ -1,5 +1,6 @@
 //! Removing trees of ours: without following links, without recursion, whatever their depth.
 
+use std::collections::HashSet;
 use std::io;
 use std::mem::MaybeUninit;
 
@@ -42,6 +43,7 @@ pub(crate) fn names(dir: &OwnedFd) -> Result<Vec<Named>, Errno> {
 /// in it are first moved up into it, so that depth costs nothing.
 pub(crate) fn empty_dir(disk: Disk<'_>, dir: &OwnedFd, keep: &[Vec<u8>]) -> io::Result<u64> {
     let mut files = 0;
+    let keep: HashSet<&Vec<u8>> = keep.iter().collect();
     let mut queue: Vec<Named> = names(dir)?.into_iter().filter(|(name, _)| !keep.contains(name)).collect();
     let mut serial = queue.len() as u64;
     while let Some((name, is_dir)) = queue.pop() {

@@ -13,7 +13,7 @@ use super::fault::{Blame, Fault};
 use super::home::Home;
 use super::ledger::{Place, StagingRef};
 use super::target::{Mount, Target, footing};
-use crate::layout::WORK;
+use crate::layout::{ORIGINALS, WORK};
 use crate::stat::Stat;
 use crate::{Errno, FileKind, RelPath};
 
@@ -59,6 +59,14 @@ impl Staging {
         dir.join(OsStr::from_bytes(name))
     }
 
+    /// Removes all that is in the directory but the names in `keep`; without such names the directory too.
+    pub fn reduce(&self, disk: Disk<'_>, keep: &[Vec<u8>]) -> io::Result<()> {
+        if keep.is_empty() {
+            return self.remove(disk, keep);
+        }
+        super::removal::empty_dir(disk, &self.dir, keep).map(drop)
+    }
+
     /// Removes the directory and all that is in it but the names in `keep`. With such names the directory stays, under
     /// a name that no later apply uses.
     pub fn remove(&self, disk: Disk<'_>, keep: &[Vec<u8>]) -> io::Result<()> {
@@ -79,13 +87,24 @@ impl Staging {
 }
 
 /// The best place for a staging directory on `mount`. `top`: the topmost directory of the target on it.
-pub(crate) fn choose(home: &Home, target: &Target, mount: Mount, top: &RelPath) -> Result<StagingRef, Fault> {
+/// With `keep` it is one that can stay.
+pub(crate) fn choose(
+    home: &Home,
+    target: &Target,
+    (mount, top): (Mount, &RelPath),
+    keep: bool,
+) -> Result<StagingRef, Fault> {
     let on_mount = |dir: &OwnedFd| footing(dir).is_ok_and(|f| f.mount == mount);
+    let hex = random_hex().blame("name a directory in", target.path())?;
     if home.work().is_ok_and(|work| on_mount(&work)) {
-        return Ok(StagingRef { place: Place::Work, name: IN_WORK.to_vec(), ino: 0 });
+        return Ok(match keep {
+            true => StagingRef { place: Place::Originals, name: hex.into_bytes(), ino: 0 },
+            false => StagingRef { place: Place::Work, name: IN_WORK.to_vec(), ino: 0 },
+        });
     }
-    let name = format!(".pvisor-apply-{}", random_hex().blame("name a directory in", target.path())?).into_bytes();
-    if top.as_bytes().is_empty() && place_dir(home, target, &Place::Beside).is_ok_and(|d| on_mount(&d) && writable(&d))
+    let name = format!(".pvisor-{}-{hex}", if keep { "originals" } else { "apply" }).into_bytes();
+    if top.as_bytes().is_empty()
+        && place_dir(home, Some(target), &Place::Beside).is_ok_and(|d| on_mount(&d) && writable(&d))
     {
         return Ok(StagingRef { place: Place::Beside, name, ino: 0 });
     }
@@ -95,16 +114,20 @@ pub(crate) fn choose(home: &Home, target: &Target, mount: Mount, top: &RelPath) 
 /// Makes the directory; its inode number is then known.
 pub(crate) fn create(disk: Disk<'_>, home: &Home, target: &Target, at: &mut StagingRef) -> Result<Staging, Fault> {
     let label = label(home, target, at);
-    let parent = place_dir(home, target, &at.place).blame("open the directory of", &label)?;
+    if at.place == Place::Originals && home.subdir(ORIGINALS).is_err() {
+        disk.create_dir(home.dir(), ORIGINALS.as_bytes()).blame("create", home.path().join(ORIGINALS))?;
+    }
+    let parent = place_dir(home, Some(target), &at.place).blame("open the directory of", &label)?;
     disk.create_dir(&parent, &at.name).blame("create", &label)?;
     let staging = open_in(parent, &at.name, label.clone()).blame("open", &label)?;
     at.ino = Stat::of(&staging.dir).blame("read", &label)?.ino;
     Ok(staging)
 }
 
-/// Finds a directory that an earlier process made; `None`: it is not there (any more).
-pub(crate) fn find(home: &Home, target: &Target, at: &StagingRef) -> Result<Option<Staging>, Fault> {
-    let label = label(home, target, at);
+/// Finds a directory that an earlier process made; `None`: it is not there (any more). Without the target only one in
+/// the stage itself can be found.
+pub(crate) fn find(home: &Home, target: Option<&Target>, at: &StagingRef) -> Result<Option<Staging>, Fault> {
+    let label = target.map_or_else(|| home.path().to_owned(), |target| label(home, target, at));
     let parent = match place_dir(home, target, &at.place) {
         Err(Errno::NOENT) => return Ok(None),
         opened => opened.blame("open the directory of", &label)?,
@@ -127,14 +150,18 @@ fn open_in(parent: OwnedFd, name: &[u8], label: PathBuf) -> Result<Staging, Errn
     Ok(Staging { dir, parent, name: name.to_vec(), label })
 }
 
-fn place_dir(home: &Home, target: &Target, place: &Place) -> Result<OwnedFd, Errno> {
+fn place_dir(home: &Home, target: Option<&Target>, place: &Place) -> Result<OwnedFd, Errno> {
+    let target = match place {
+        Place::Work => return home.work(),
+        Place::Originals => return home.subdir(ORIGINALS),
+        Place::Beside | Place::Inside(_) => target.ok_or(Errno::NOENT)?,
+    };
     match place {
-        Place::Work => home.work(),
-        Place::Beside => {
+        Place::Inside(path) => target.directory(path)?.ok_or(Errno::NOENT),
+        _ => {
             let root = target.directory(&RelPath::default())?.ok_or(Errno::NOENT)?;
             openat(root, "..", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         }
-        Place::Inside(path) => target.directory(path)?.ok_or(Errno::NOENT),
     }
 }
 
@@ -142,6 +169,7 @@ fn label(home: &Home, target: &Target, at: &StagingRef) -> PathBuf {
     let name = Path::new(OsStr::from_bytes(&at.name));
     match &at.place {
         Place::Work => home.path().join(WORK).join(name),
+        Place::Originals => home.path().join(ORIGINALS).join(name),
         Place::Beside => target.path().parent().unwrap_or(target.path()).join(name),
         Place::Inside(path) => target.whole(path).join(name),
     }

@@ -10,14 +10,16 @@ use super::execute::{Executor, Policy, Progress, Trouble};
 use super::fault::Blame;
 use super::home::Home;
 use super::judgement::{Judgement, Verdict, judge};
-use super::ledger::{Ledger, Phase, Place, Plan, Site};
-use super::make::PrepareError;
+use super::ledger::{Aim, Ledger, Phase, Place, Plan, Site};
+use super::make::{Contents, PrepareError};
+use super::originals::{KeptFile, needs_keeping};
 use super::powers::Powers;
 use super::prepare::Preparer;
 use super::recovery::{complete, kept_paths};
 use super::staging::{Staging, choose, create};
 use super::target::{Target, is_dir};
-use super::{Applied, ApplyOptions};
+use super::{Applied, ApplyOptions, OriginalsKept};
+use crate::layout::UPPER;
 use crate::{Before, Change, ChangeSet, Kind, RelPath};
 
 /// One apply.
@@ -26,6 +28,9 @@ pub(crate) struct Transaction<'a> {
     pub home: &'a Home,
     pub set: &'a ChangeSet,
     pub options: &'a ApplyOptions,
+    pub aim: Aim,
+    /// For an undo: the kept files, by the numbers that the set has for their contents.
+    pub originals: &'a [KeptFile],
 }
 
 impl Transaction<'_> {
@@ -39,7 +44,9 @@ impl Transaction<'_> {
             return Err(ApplyError::Malformed { path: RelPath::default(), what: "the ledger is of another stage" });
         }
         let key = target.path().as_os_str().as_bytes();
-        let done: HashSet<&RelPath> = ledger.applied_to(key).iter().collect();
+        // An undo's set holds nothing else than what was applied.
+        let before = if self.aim == Aim::Undo { &[][..] } else { ledger.applied_to(key) };
+        let done: HashSet<&RelPath> = before.iter().collect();
         let chosen = self.options.selection.choose(&self.set.changes)?;
         let open: Vec<&Change> = chosen.into_iter().filter(|c| !done.contains(&c.path)).collect();
         let left = self.set.changes.iter().filter(|c| !done.contains(&c.path)).count() - open.len();
@@ -71,11 +78,15 @@ impl Transaction<'_> {
 
     fn record_same(&self, mut ledger: Ledger, key: &[u8], judgement: &Judgement<'_>) -> Result<(), ApplyError> {
         let paths = settled(judgement);
-        if !paths.is_empty() {
-            ledger.record(key, &paths);
-            ledger.store(self.disk, self.home)?;
+        if paths.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        match self.aim {
+            Aim::Apply(_) => ledger.record(key, &paths),
+            // The kept files go with the directories that no record names any more.
+            Aim::Undo => ledger.forget_undone(key, &paths),
+        }
+        Ok(ledger.store(self.disk, self.home)?)
     }
 
     fn write(
@@ -92,7 +103,7 @@ impl Transaction<'_> {
         };
         let mut scaffold = Scaffold { transaction: self, ledger: ledger.clone(), site, stagings: Vec::new() };
         let prepared = scaffold.raise(target, judgement).and_then(|()| scaffold.fill(target, judgement));
-        let (plan, left_out) = match prepared {
+        let (mut plan, left_out) = match prepared {
             Ok(prepared) => prepared,
             Err(e) => {
                 scaffold.tear_down();
@@ -100,12 +111,14 @@ impl Transaction<'_> {
             }
         };
         applied.not_appliable.extend(left_out);
+        applied.originals = plan.settle_keeping();
         ledger.phase = Phase::Prepared(plan.clone());
         // Where this fails, nobody knows whether the plan counts: recovery goes by what is on disk.
         ledger.store(self.disk, self.home)?;
         let stagings: Vec<Option<Staging>> = scaffold.stagings.drain(..).map(Some).collect();
-        let executor = Executor { disk: self.disk, target, stagings: &stagings, policy: Policy::Stop };
-        let (progress, trouble) = executor.run(&plan.steps);
+        let policy = Policy::Stop;
+        let executor = Executor { disk: self.disk, target, stagings: &stagings, policy, steps: &plan.steps };
+        let (progress, trouble) = executor.run();
         if let Some(trouble) = trouble {
             return Err(self.stop(ledger, (target, &stagings), &plan, progress, trouble));
         }
@@ -125,7 +138,7 @@ impl Transaction<'_> {
     ) -> ApplyError {
         let at = plan.steps.get(progress.steps).map(|s| s.path.clone()).unwrap_or_default();
         if !progress.touched {
-            let none = Plan { site: plan.site.clone(), steps: Vec::new(), paths: Vec::new() };
+            let none = Plan { steps: Vec::new(), paths: Vec::new(), ..plan.clone() };
             if complete(self.home, self.disk, ledger, (target, stagings), &none, Progress::default()).is_ok() {
                 return match trouble {
                     Trouble::Io(fault) => ApplyError::Io(fault),
@@ -157,9 +170,10 @@ impl Scaffold<'_> {
     fn raise(&mut self, target: &Target, judgement: &Judgement<'_>) -> Result<(), ApplyError> {
         let Transaction { disk, home, .. } = *self.transaction;
         for (mount, top) in &judgement.mounts {
-            self.site.stagings.push(choose(home, target, *mount, top)?);
+            let keep = matches!(self.transaction.aim, Aim::Apply(Some(_)));
+            self.site.stagings.push(choose(home, target, (*mount, top), keep)?);
         }
-        if self.site.stagings.iter().any(|s| s.place != Place::Work) {
+        if self.site.stagings.iter().any(|s| !matches!(s.place, Place::Work | Place::Originals)) {
             self.ledger.phase = Phase::Preparing(self.site.clone());
             self.ledger.store(disk, home)?;
         }
@@ -171,9 +185,13 @@ impl Scaffold<'_> {
 
     /// Makes the new contents and brings them to the disk.
     fn fill(&self, target: &Target, judgement: &Judgement<'_>) -> Result<(Plan, Vec<(RelPath, String)>), ApplyError> {
-        let Transaction { disk, home, .. } = *self.transaction;
+        let Transaction { disk, home, aim, originals, .. } = *self.transaction;
         let places = (&judgement.mounts[..], &self.stagings[..]);
-        let prepared = Preparer::new(disk, home, target, places)?.run(judgement).map_err(|e| match e {
+        let contents = match aim {
+            Aim::Apply(_) => Contents::Upper(home.subdir(UPPER).blame("open", home.path().join(UPPER))?),
+            Aim::Undo => Contents::Originals(originals),
+        };
+        let prepared = Preparer::new(disk, contents, target, places).run(judgement).map_err(|e| match e {
             PrepareError::Io(fault) => ApplyError::Io(fault),
             PrepareError::Damaged(path) => ApplyError::Damaged(path),
         })?;
@@ -186,7 +204,7 @@ impl Scaffold<'_> {
         let mut paths: Vec<RelPath> = write.filter(|p| kept(p)).cloned().collect();
         paths.extend(settled(judgement));
         paths.sort();
-        Ok((Plan { site: self.site.clone(), steps: prepared.steps, paths }, prepared.left_out))
+        Ok((Plan { site: self.site.clone(), steps: prepared.steps, paths, aim }, prepared.left_out))
     }
 
     /// Nothing was written: removes what there is, as far as that goes. Recovery does the rest.
@@ -208,9 +226,20 @@ impl Scaffold<'_> {
     }
 }
 
-impl Ledger {
-    fn new(seal: crate::ContentHash) -> Self {
-        Self { seal, phase: Phase::Committed, applied: Vec::new() }
+impl Plan {
+    /// What is to become of the originals, now that the steps are known. Without a place outside of the target none
+    /// can be kept.
+    fn settle_keeping(&mut self) -> OriginalsKept {
+        let Aim::Apply(Some(keeping)) = self.aim else { return OriginalsKept::NotAsked };
+        let inside = |at: u32| {
+            let staging = usize::try_from(at).ok().and_then(|at| self.site.stagings.get(at));
+            staging.is_none_or(|s| matches!(s.place, Place::Inside(_)))
+        };
+        if self.steps.iter().any(|step| needs_keeping(step) && inside(step.staging)) {
+            self.aim = Aim::Apply(None);
+            return OriginalsKept::NoPlace;
+        }
+        OriginalsKept::Until(keeping.until_ms)
     }
 }
 
@@ -230,6 +259,7 @@ fn report(judgement: &Judgement<'_>, left: usize) -> Applied {
         same: count(Verdict::Same),
         not_appliable: judgement.items.iter().flat_map(left_out).collect(),
         left: left as u64,
+        originals: OriginalsKept::NotAsked,
     }
 }
 

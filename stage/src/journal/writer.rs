@@ -57,6 +57,11 @@ impl Journal {
         Self { file: Some(Arc::new(file)), end, reserved: end, broken: false, buffer: Vec::new() }
     }
 
+    /// Bytes that count.
+    pub fn length(&self) -> u64 {
+        self.end
+    }
+
     #[cfg(test)]
     pub fn over(file: File, end: u64) -> Self {
         Self::at(file, end)

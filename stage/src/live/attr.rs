@@ -1,5 +1,6 @@
 //! Metadata: putting it together and setting it.
 
+use std::fs::File;
 use std::sync::Arc;
 
 use rustix::fs::Timestamps;
@@ -227,7 +228,17 @@ impl Shared {
         }
         self.copy_up(node, size)?;
         let file = self.upper.content(node, true)?;
-        rustix::fs::ftruncate(&file, size)
+        self.truncate(node, &file, size)
+    }
+
+    /// Sets the length of a staged content. A longer one has a hole at its end, which takes no space.
+    pub(super) fn truncate(&self, id: NodeId, file: &File, size: u64) -> Result<(), Errno> {
+        rustix::fs::ftruncate(file, size)?;
+        if let Some(quota) = &self.quota {
+            quota.give_back(id);
+            quota.count(id, file);
+        }
+        Ok(())
     }
 
     fn set_meta(&self, id: NodeId, change: &SetAttr) -> Result<(), Errno> {

@@ -38,19 +38,24 @@ impl Shared {
             Ok(work.node(id)?.origin.clone().ok_or(Errno::STALE)?)
         })?;
         let file = self.upper.create(id)?;
-        let filled = self.fill(&origin, &file, limit).and_then(|()| self.switch(id, &origin));
+        let filled = self.fill(id, &origin, (&file, limit)).and_then(|()| self.switch(id, &origin));
         if filled.is_err() {
-            self.upper.remove(id);
+            self.drop_content(id);
         }
         filled
     }
 
-    fn fill(&self, origin: &[u8], file: &File, limit: u64) -> Result<(), Errno> {
+    fn fill(&self, id: NodeId, origin: &[u8], (file, limit): (&File, u64)) -> Result<(), Errno> {
         if limit == 0 {
             return Ok(());
         }
-        let (from, _) = self.lower.open_file(origin)?;
-        copy_content(&from, file, limit)
+        let (from, stat) = self.lower.open_file(origin)?;
+        let Some(quota) = &self.quota else { return copy_content(&from, file, limit) };
+        // A sparse file stays sparse; one that its file system compresses does not stay small.
+        let _grant = quota.grant(stat.size.min(limit).min(stat.blocks.saturating_mul(512)))?;
+        copy_content(&from, file, limit)?;
+        quota.count(id, file);
+        Ok(())
     }
 
     /// From here on the content is in upper.

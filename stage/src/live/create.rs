@@ -32,7 +32,7 @@ impl Shared {
             let (node, parent, name, kind) = (id.0, parent.0, name.to_vec(), kind.clone());
             let made = work.record(&Record::Create { node, parent, name, kind, mode, uid: new.uid, gid, at: work.now });
             if let Err(e) = made.and_then(|()| work.refer(id).map(drop)) {
-                self.upper.remove(id);
+                self.drop_content(id);
                 return Err(e.into());
             }
             Ok(id)

@@ -4,13 +4,14 @@ use std::fs::File;
 use std::sync::{Arc, OnceLock};
 
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, fdatasync, fsync, ftruncate, seek};
+use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, fdatasync, fsync, seek};
 use rustix::io::{pread, pwrite};
 
 use super::attr::{Facts, Source};
 use super::{Access, Keep, NodeId, Shared, Stage};
 use crate::Errno;
 use crate::journal::Record;
+use crate::stat::Stat;
 use crate::tree::Body;
 
 /// An open regular file. It goes on working after the file is unlinked, and one that was opened for reading before
@@ -74,7 +75,7 @@ impl OpenFile {
         if self.body.in_upper() {
             if truncate {
                 let file = self.shared.upper.content(self.node, true)?;
-                ftruncate(&file, 0)?;
+                self.shared.truncate(self.node, &file, 0)?;
             }
             return self.content().map(drop);
         }
@@ -129,7 +130,8 @@ impl OpenFile {
     /// # Errors
     /// `BADF` if it is not open for writing, `NOSPC`, `FBIG`, `DQUOT`; what the file system says.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize, Errno> {
-        pwrite(self.writable()?, buf, offset)
+        let file = self.writable()?;
+        self.within_quota((offset, buf.len() as u64), || pwrite(file, buf, offset))
     }
 
     /// [`write_at`](Self::write_at) by somebody without the right to keep setuid and setgid bits: they are cleared.
@@ -139,7 +141,21 @@ impl OpenFile {
     pub fn write_at_killpriv(&self, buf: &[u8], offset: u64) -> Result<usize, Errno> {
         let file = self.writable()?;
         self.kill_privileges()?;
-        pwrite(file, buf, offset)
+        self.within_quota((offset, buf.len() as u64), || pwrite(file, buf, offset))
+    }
+
+    /// Does what takes space in a range of the content, if the stage may still take that.
+    fn within_quota<T>(
+        &self,
+        (offset, length): (u64, u64),
+        change: impl FnOnce() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let Some(quota) = &self.shared.quota else { return change() };
+        let file = self.content()?;
+        let _grant = quota.grant_range(self.node, file, offset, length)?;
+        let done = change();
+        quota.count(self.node, file);
+        done
     }
 
     fn kill_privileges(&self) -> Result<(), Errno> {
@@ -161,13 +177,28 @@ impl OpenFile {
     /// `fallocate`: space ahead, holes, zeros.
     ///
     /// # Errors
-    /// `BADF` if it is not open for writing; `OPNOTSUPP` for modes that move content; what the file system says.
+    /// `BADF` if it is not open for writing; `OPNOTSUPP` for modes that move content; `NOSPC`; what the file system
+    /// says.
     pub fn allocate(&self, mode: FallocateFlags, offset: u64, len: u64) -> Result<(), Errno> {
         let known = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
         if !known.contains(mode) {
             return Err(Errno::OPNOTSUPP);
         }
-        fallocate(self.writable()?, mode, offset, len)
+        let file = self.writable()?;
+        let Some(quota) = &self.shared.quota else { return fallocate(file, mode, offset, len) };
+        let punches = mode.contains(FallocateFlags::PUNCH_HOLE);
+        let takes = if punches { 0 } else { len };
+        match self.within_quota((offset, takes), || fallocate(file, mode, offset, len)) {
+            // What fallocate is known to say.
+            Err(Errno::DQUOT) => return Err(Errno::NOSPC),
+            other => other?,
+        }
+        if punches {
+            quota.give_back(self.node)
+        } else {
+            quota.take_ahead(self.node, offset, len)
+        }
+        Ok(())
     }
 
     /// `lseek` to the next data or hole from `offset` on: `SeekFrom::Data` or `SeekFrom::Hole`.
@@ -200,13 +231,24 @@ impl OpenFile {
     /// # Errors
     /// `BADF` for a wrong direction, `NOSPC`; what the file system says.
     pub fn copy_range(&self, offset: u64, to: &Self, to_offset: u64, len: usize) -> Result<usize, Errno> {
-        let (from, to) = (self.readable()?, to.writable()?);
-        match copy_file_range(from, Some(&mut { offset }), to, Some(&mut { to_offset }), len) {
+        let (from, target) = (self.readable()?, to.writable()?);
+        let copy = |len| match copy_file_range(from, Some(&mut { offset }), target, Some(&mut { to_offset }), len) {
             Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS) => {
                 let mut buffer = vec![0; len.min(1024 * 1024)];
                 let got = pread(from, &mut buffer[..], offset)?;
-                pwrite(to, &buffer[..got], to_offset)
+                pwrite(target, &buffer[..got], to_offset)
             }
+            other => other,
+        };
+        if to.shared.quota.is_none() {
+            return copy(len);
+        }
+        // No more is asked for than there is to copy.
+        let there = Stat::of(from)?.size.saturating_sub(offset);
+        let len = len.min(usize::try_from(there).unwrap_or(usize::MAX));
+        match to.within_quota((to_offset, len as u64), || copy(len)) {
+            // What copy_file_range is known to say.
+            Err(Errno::DQUOT) => Err(Errno::NOSPC),
             other => other,
         }
     }

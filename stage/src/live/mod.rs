@@ -8,6 +8,7 @@ mod listing;
 mod lookup;
 mod options;
 mod pin;
+mod quota;
 mod references;
 mod remove;
 mod rename;
@@ -37,6 +38,7 @@ use crate::layout::Lock;
 use crate::lower::{Lower, Mask};
 use crate::tree::Tree;
 use crate::upper::Upper;
+use quota::Quota;
 
 /// A stage that is being written. Every method may be called from any thread.
 #[derive(Debug)]
@@ -56,6 +58,8 @@ struct Shared {
     journal: Option<Arc<File>>,
     keep: Keep,
     durability: Durability,
+    /// How much it may hold.
+    quota: Option<Quota>,
     _lock: Lock,
 }
 
@@ -74,7 +78,14 @@ impl Shared {
     /// Removes contents of nodes that are gone.
     fn sweep(&self, orphans: Vec<NodeId>) {
         for id in orphans {
-            self.upper.remove(id);
+            self.drop_content(id);
+        }
+    }
+
+    fn drop_content(&self, id: NodeId) {
+        self.upper.remove(id);
+        if let Some(quota) = &self.quota {
+            quota.forget(id);
         }
     }
 
@@ -84,6 +95,12 @@ impl Shared {
 }
 
 impl Stage {
+    /// Whether its size is limited. Contents must then be written through [`OpenFile`] alone: what is written past it
+    /// is not counted.
+    pub fn is_limited(&self) -> bool {
+        self.shared.quota.is_some()
+    }
+
     /// Brings the journal to disk.
     ///
     /// # Errors
@@ -92,18 +109,27 @@ impl Stage {
         self.shared.sync_journal()
     }
 
-    /// Space of the file system that holds the staged contents.
+    /// Space of the file system that holds the staged contents; where the stage's size is limited, that limit and what
+    /// is left of it.
     ///
     /// # Errors
     /// What the file system said.
     pub fn statfs(&self) -> Result<StatFs, Errno> {
         let space = self.shared.upper.space()?;
+        let (mut blocks, mut free, mut available) = (space.f_blocks, space.f_bfree, space.f_bavail);
+        if let Some(quota) = &self.shared.quota {
+            let (limit, left) = quota.room();
+            let unit = space.f_frsize.max(1);
+            blocks = limit / unit;
+            free = free.min(left / unit);
+            available = available.min(left / unit);
+        }
         Ok(StatFs {
             block_size: space.f_bsize,
             fragment_size: space.f_frsize,
-            blocks: space.f_blocks,
-            blocks_free: space.f_bfree,
-            blocks_available: space.f_bavail,
+            blocks,
+            blocks_free: free,
+            blocks_available: available,
             files: space.f_files,
             files_free: space.f_ffree,
             name_max: 255,

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use pvisor_spec::Durability;
 use rustix::fs::{FallocateFlags, fallocate};
 
+use super::quota::Quota;
 use super::{Shared, Stage, State};
 use crate::journal::{Header, Journal};
 use crate::layout::{self, Lock, RESERVE, UPPER, WORK};
@@ -42,6 +43,9 @@ pub struct StageOptions {
     pub hidden: Vec<String>,
     /// Directories of the lower that look empty: absolute host paths. They can't be removed or renamed.
     pub boundaries: Vec<PathBuf>,
+    /// Bytes that contents and journal may occupy together. A change that takes more fails with `DQUOT`. The file
+    /// system's own bookkeeping, and what the seal adds, are not held to it.
+    pub max_bytes: Option<u64>,
 }
 
 /// Why a stage can't be made.
@@ -132,6 +136,10 @@ impl Stage {
             layout::sync_dir(dir).map_err(at(dir))?;
         }
         let tree = Tree::new(pinned.root_stat(), false);
+        let quota = options.max_bytes.map(Quota::new);
+        if let Some(quota) = &quota {
+            quota.set_journal(journal.length());
+        }
         let shared = Shared {
             lower: pinned,
             mask,
@@ -140,6 +148,7 @@ impl Stage {
             state: Mutex::new(State { tree, journal }),
             keep: options.keep,
             durability: options.durability,
+            quota,
             _lock: lock,
         };
         Ok(Self { shared: Arc::new(shared) })

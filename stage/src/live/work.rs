@@ -69,7 +69,14 @@ impl Work<'_> {
             tracing::error!(%misfit, ?record, "a change that does not fit was refused");
             return Err(Errno::IO);
         }
+        let quota = self.shared.quota.as_ref();
+        if let Some(quota) = quota {
+            quota.admit(record)?;
+        }
         self.state.journal.append(record)?;
+        if let Some(quota) = quota {
+            quota.set_journal(self.state.journal.length());
+        }
         self.state.tree.commit(record);
         if matches!(record, Record::Pin { .. }) && self.shared.durability == Durability::Strict {
             self.shared.sync_journal()?;

@@ -120,6 +120,23 @@ pub fn status(dir: &Path) -> Result<StageStatus, LoadError> {
     }
 }
 
+/// Bytes that the contents and the journal of the stage in `dir` occupy on disk, as they are now.
+///
+/// # Errors
+/// They can't be read.
+pub fn held_bytes(dir: &Path) -> io::Result<u64> {
+    // What a running stage removes meanwhile does not count.
+    let blocks = |entry: io::Result<std::fs::Metadata>| match entry {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(0),
+        entry => entry.map(|meta| std::os::unix::fs::MetadataExt::blocks(&meta) * 512),
+    };
+    let mut sum = blocks(dir.join(JOURNAL).symlink_metadata())?;
+    for entry in std::fs::read_dir(dir.join(UPPER))? {
+        sum += blocks(entry?.metadata())?;
+    }
+    Ok(sum)
+}
+
 /// A directory is a stage by its journal and its upper.
 pub(crate) fn check_stage(dir: &Path) -> Result<(), LoadError> {
     for name in [JOURNAL, UPPER] {

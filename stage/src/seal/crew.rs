@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 const MAX_CREW: usize = 16;
 
 /// `work` on each item; the results in the items' order.
-pub(super) fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+pub(crate) fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let crew = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_CREW).min(items.len());
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(items.len())));
     let toil = || {

@@ -8,6 +8,8 @@ mod preimages;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use crew::each;
+
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -17,6 +19,7 @@ use crate::layout::{self, JOURNAL, Lock, RESERVE, SEAL, UPPER, WORK};
 use crate::live::boot_id;
 use crate::load::{self, LoadError, SealBody, SealedStage};
 use crate::lower::{Lower, Mask};
+use crate::savepoint::RESTORING;
 use crate::tree::{Misfit, Tree};
 use crate::upper::Upper;
 use crate::{ContentHash, Errno};
@@ -39,6 +42,9 @@ pub enum SealError {
     /// The machine was started anew since the stage was written, so its files may not be what was written.
     #[error("the machine was restarted before the stage {0:?} was sealed")]
     Restarted(PathBuf),
+    /// Restoring a savepoint was cut off.
+    #[error("the stage {0:?} is half restored from a savepoint")]
+    Restoring(PathBuf),
     /// Another directory stands where the staged one was.
     #[error("the staged directory {0:?} is not the one that the run began with")]
     LowerReplaced(PathBuf),
@@ -69,8 +75,34 @@ impl SealError {
 /// [`SealError`]; the stage can be sealed again when the cause is gone.
 pub fn seal(dir: &Path) -> Result<Seal, SealError> {
     load::check_stage(dir)?;
+    let _lock = lock(dir)?;
+    seal_locked(dir, Trust::SameBoot)
+}
+
+/// [`seal`] for a stage whose files were compared with their hashes just now, by whoever holds its lock.
+pub(crate) fn seal_verified(dir: &Path) -> Result<Seal, SealError> {
+    load::check_stage(dir)?;
+    seal_locked(dir, Trust::Verified)
+}
+
+/// Why the files of an unsealed stage are what was written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trust {
+    /// The machine has run since.
+    SameBoot,
+    /// They were compared.
+    Verified,
+}
+
+fn lock(dir: &Path) -> Result<Lock, SealError> {
     let lock = Lock::take(dir).map_err(SealError::io(dir.join(layout::LOCK)))?;
-    let _lock = lock.ok_or_else(|| SealError::InUse(dir.to_owned()))?;
+    lock.ok_or_else(|| SealError::InUse(dir.to_owned()))
+}
+
+fn seal_locked(dir: &Path, trust: Trust) -> Result<Seal, SealError> {
+    if dir.join(RESTORING).symlink_metadata().is_ok() {
+        return Err(SealError::Restoring(dir.to_owned()));
+    }
     match SealedStage::read(dir) {
         Ok(sealed) => return Ok(Seal { digest: sealed.digest, changes: sealed.body.changes }),
         Err(LoadError::NotSealed(_)) => {}
@@ -78,7 +110,7 @@ pub fn seal(dir: &Path) -> Result<Seal, SealError> {
     }
     // From here on its space may be needed.
     let _ = std::fs::remove_file(dir.join(WORK).join(RESERVE));
-    let mut sealer = Sealer::open(dir)?;
+    let mut sealer = Sealer::open(dir, trust)?;
     sealer.drop_strays()?;
     sealer.materialise()?;
     sealer.find_links()?;
@@ -100,11 +132,12 @@ struct Sealer<'a> {
 }
 
 impl<'a> Sealer<'a> {
-    fn open(dir: &'a Path) -> Result<Self, SealError> {
+    fn open(dir: &'a Path, trust: Trust) -> Result<Self, SealError> {
         let replayed = load::replay(dir).map_err(|e| e.into_load(dir))?;
         let header = replayed.header;
         let boot = boot_id();
-        if header.boot != boot && !header.boot.is_empty() && !boot.is_empty() {
+        let same = trust == Trust::Verified || header.boot == boot;
+        if !same && !header.boot.is_empty() && !boot.is_empty() {
             return Err(SealError::Restarted(dir.to_owned()));
         }
         let lower_path = path_of(header.lower);

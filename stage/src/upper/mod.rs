@@ -35,6 +35,11 @@ impl Upper {
         Ok(Self { dir: openat(CWD, stage.join(UPPER), flags, Mode::empty())? })
     }
 
+    /// The directory itself.
+    pub fn dir(&self) -> &OwnedFd {
+        &self.dir
+    }
+
     /// A new, empty content.
     pub fn create(&self, id: NodeId) -> Result<File, Errno> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -48,6 +48,7 @@ impl Stages {
             keep: Keep::Reviewable,
             hidden: Vec::new(),
             boundaries: pseudo,
+            max_bytes: stage.max_bytes,
         };
         Ok(Self {
             project: serve(Stage::create(stage.dir.as_path(), job.spec.project.as_path(), project))?,
@@ -135,7 +136,11 @@ mod tests {
             requested: ExecutorRequest::Auto,
             executor: None,
             project: root.join("home/me").into(),
-            stage: Some(StageSpec { dir: dir.join("run/stage").into(), durability: Default::default() }),
+            stage: Some(StageSpec {
+                dir: dir.join("run/stage").into(),
+                durability: Default::default(),
+                max_bytes: None,
+            }),
             filesystem: FilesystemMode::Host,
             network: NetworkMode::DenyAll,
             resources: Resources::default(),

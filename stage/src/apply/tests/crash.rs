@@ -10,7 +10,7 @@ use crate::apply::recovery::recover_home;
 use crate::apply::{ApplyError, ApplyOptions, apply_changes, apply_interruptible, discard, recover};
 
 /// All classes of change, hard links, and a directory that gives way to a file.
-fn trees() -> (Tree, Tree) {
+pub(super) fn trees() -> (Tree, Tree) {
     let (mut before, mut after) = small();
     before.insert("tree", Node::dir().mode(0o555));
     before.insert("tree/leaf", file("leaf"));
@@ -80,6 +80,16 @@ fn a_kill_anywhere_leaves_all_or_nothing_after_recovery() {
     let total = total_effects(&make);
     assert!(total > 60, "{total}");
     for n in 0..total {
+        kill_and_recover(&make(), (&before, &after), n, None);
+    }
+}
+
+#[test]
+fn a_name_goes_while_another_name_of_its_file_gets_a_mode() {
+    let before = Tree::from([("kept", file("linked").linked(1)), ("gone", file("linked").linked(1))]);
+    let after = Tree::from([("kept", file("linked").mode(0o600))]);
+    let make = || Bench::new(&before, &after);
+    for n in 0..total_effects(&make) {
         kill_and_recover(&make(), (&before, &after), n, None);
     }
 }

@@ -4,6 +4,7 @@ mod conflicts;
 mod crash;
 pub(crate) mod model;
 mod property;
+mod undo;
 mod user;
 
 use std::fs;

@@ -3,6 +3,7 @@
 mod content;
 mod namespace;
 mod preimages;
+mod quota;
 mod references;
 mod view;
 

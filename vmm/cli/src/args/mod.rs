@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
-pub(crate) use value::{EnvPair, Memory, Published, Rate, Span};
+pub(crate) use value::{Bytes, EnvPair, Memory, Published, Rate, Span};
 
 /// Runs a command where it can't change your project, and keeps what it changed for you to review and apply.
 #[derive(Debug, Parser)]
@@ -30,6 +30,8 @@ pub(crate) enum Command {
     Review(ReviewArgs),
     /// Write a run's changes to the project
     Apply(ApplyArgs),
+    /// Put back what applying a run replaced or removed
+    Undo(UndoArgs),
     /// Throw a run's changes away
     Discard(RunNameArgs),
     /// End a run that is going on
@@ -87,6 +89,9 @@ pub(crate) struct RunArgs {
     /// When the stage is synced to disk [default: checkpoint]
     #[arg(long, value_enum, value_name = "WHEN")]
     pub(crate) stage_durability: Option<DurabilityArg>,
+    /// Most that the stage may occupy on disk: 500M, 2G …; what goes past it fails as on a full disk
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) stage_max_size: Option<Bytes>,
     /// What of the host's filesystem the host executor shows
     #[arg(long, value_enum, value_name = "VIEW", default_value_t)]
     pub(crate) filesystem: FilesystemArg,
@@ -237,6 +242,45 @@ pub(crate) struct ApplyArgs {
     /// Check everything, write nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Keep what is replaced or removed for so many days, so that `pvisor undo` can put it back [default: 7]
+    #[arg(
+        long,
+        value_name = "DAYS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "7",
+        value_parser = clap::value_parser!(u16).range(1..=3650)
+    )]
+    pub(crate) keep_originals: Option<u16>,
+    /// Keep nothing: the apply can't be undone
+    #[arg(long, conflicts_with = "keep_originals")]
+    pub(crate) no_keep_originals: bool,
+    /// Answer in JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `pvisor undo`.
+#[derive(Debug, Args)]
+pub(crate) struct UndoArgs {
+    /// Id, unique beginning of an id, stage directory, or `last`
+    #[arg(value_name = "RUN")]
+    pub(crate) run: OsString,
+    /// Only this path of the project and what is below it
+    #[arg(long, value_name = "PATH")]
+    pub(crate) path: Vec<PathBuf>,
+    /// Only paths of the project that match
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) include: Vec<String>,
+    /// No paths of the project that match
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) exclude: Vec<String>,
+    /// The directory that was applied to, if it was not the project
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) target: Option<PathBuf>,
+    /// Check everything, write nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
     /// Answer in JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -344,6 +388,7 @@ impl Command {
             Self::Status(args) => args.json,
             Self::Review(args) => args.json,
             Self::Apply(args) => args.json,
+            Self::Undo(args) => args.json,
             Self::Discard(args) | Self::Kill(args) => args.json,
             Self::Image(ImageCommand::Kernel(args)) => args.json,
             Self::Image(ImageCommand::Rm(args)) => args.json,

@@ -17,6 +17,8 @@ pub(crate) enum ValueError {
     Memory,
     #[error("between 128M and 1T")]
     MemoryRange,
+    #[error("at least 1M")]
+    Bytes,
     #[error("expected bytes a second such as 500K or 10M")]
     Rate,
     #[error("expected PORT, HOST-PORT:PORT or ADDRESS:HOST-PORT:PORT, such as 8080:80 or [::1]:8080:80")]
@@ -61,6 +63,19 @@ impl FromStr for Memory {
             Ok(mib @ 128..=1_048_576) => Ok(Self(mib)),
             _ => Err(ValueError::MemoryRange),
         }
+    }
+}
+
+/// A size on disk in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bytes(pub(crate) u64);
+
+impl FromStr for Bytes {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let bytes = kibibytes(text).and_then(|kib| kib.checked_mul(1 << 10)).ok_or(ValueError::Memory)?;
+        if bytes < 1 << 20 { Err(ValueError::Bytes) } else { Ok(Self(bytes)) }
     }
 }
 
@@ -229,6 +244,11 @@ mod tests {
         for (text, mib) in [("512M", 512), ("4G", 4096), ("1.5g", 1536), ("131072KiB", 128), ("1T", 1 << 20)] {
             assert_eq!(text.parse(), Ok(Memory(mib)), "{text}");
         }
+        for (text, bytes) in [("1M", 1 << 20), ("1.5GiB", 3 << 29), ("2T", 2 << 40)] {
+            assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
+        }
+        assert_eq!("1023K".parse::<Bytes>(), Err(ValueError::Bytes));
+        assert_eq!("99999999999T".parse::<Bytes>(), Err(ValueError::Memory));
         assert_eq!("1M".parse::<Memory>(), Err(ValueError::MemoryRange));
         assert_eq!("2T".parse::<Memory>(), Err(ValueError::MemoryRange));
         for bad in ["", "512", "M", "4X", "-4G", "99999999999999999999G"] {

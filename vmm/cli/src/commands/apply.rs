@@ -5,13 +5,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use pvisor_spec::{ExitCode, OsBytes};
-use pvisor_stage::{Applied, ApplyOptions, RelPath, Selection, apply_changes, load_changes};
+use pvisor_stage::{Applied, ApplyOptions, Keeping, OriginalsKept, RelPath, Selection, apply_changes, load_changes};
 use serde::Serialize;
 
 use super::surroundings;
 use crate::args::ApplyArgs;
-use crate::report::{Failure, answer, answer_json, chain, count, plain, plain_path, say};
-use crate::runs::{Store, now_ms};
+use crate::report::{Failure, answer, answer_json, count, plain, plain_path};
+use crate::runs::now_ms;
 use crate::stages::{self, Target};
 
 /// What was done, for programs.
@@ -26,7 +26,12 @@ struct Answer<'a> {
     /// Paths that were not selected.
     left: u64,
     not_appliable: Vec<NotAppliable<'a>>,
+    /// Until when what was replaced is kept for `pvisor undo`.
+    originals_until_ms: Option<u64>,
 }
+
+/// Days that originals are kept, where nothing else is said.
+const KEEP_DAYS: u16 = 7;
 
 #[derive(Serialize)]
 struct NotAppliable<'a> {
@@ -47,25 +52,35 @@ pub(super) fn apply(args: &ApplyArgs) -> Result<u8, Failure> {
             include: args.include.clone(),
             exclude: args.exclude.clone(),
         },
+        keep: keeping(args),
     };
+    if let (Some(run), Some(keeping), false) = (&target.run, options.keep, args.dry_run) {
+        store.mark_originals(run.id, keeping.until_ms)?;
+    }
     let applied = apply_changes(&target.dir, &set, &options).map_err(|e| stages::apply_failure(&e, &target))?;
-    if options.target.is_none() && !options.dry_run && applied.left == 0 {
-        remember(&store, &target);
+    if options.target.is_none() && !options.dry_run {
+        stages::remember_applied(&store, &target, applied.left == 0, kept_until(&applied));
     }
     let place = options.target.unwrap_or(set.lower);
     if args.json {
         answer_json(&describe(&applied, &place, args.dry_run))?;
     } else {
-        answer(|out| tell(out, &applied, &place, args.dry_run))?;
+        answer(|out| tell(out, &applied, (&target, &place), args))?;
     }
     Ok(ExitCode::OK)
 }
 
-/// Notes that nothing is left to apply.
-fn remember(store: &Store, target: &Target) {
-    let Some(run) = target.run.as_ref().filter(|run| run.record.applied_ms.is_none()) else { return };
-    if let Err(e) = store.amend(run, |record| record.applied_ms = Some(now_ms())) {
-        say(&format!("warning: {}", plain(&chain(&e))));
+fn keeping(args: &ApplyArgs) -> Option<Keeping> {
+    const DAY_MS: u64 = 86_400_000;
+    let since_ms = now_ms();
+    let days = u64::from(args.keep_originals.unwrap_or(KEEP_DAYS));
+    (!args.no_keep_originals).then_some(Keeping { since_ms, until_ms: since_ms + days * DAY_MS })
+}
+
+fn kept_until(applied: &Applied) -> Option<u64> {
+    match applied.originals {
+        OriginalsKept::Until(until) => Some(until),
+        OriginalsKept::NotAsked | OriginalsKept::NoPlace => None,
     }
 }
 
@@ -80,12 +95,13 @@ fn describe<'a>(applied: &'a Applied, place: &Path, dry_run: bool) -> Answer<'a>
         not_appliable: not_appliable
             .map(|(path, reason)| NotAppliable { path: path.as_bytes().to_vec().into(), reason })
             .collect(),
+        originals_until_ms: kept_until(applied),
     }
 }
 
-fn tell(out: &mut dyn Write, applied: &Applied, place: &Path, dry_run: bool) -> io::Result<()> {
+fn tell(out: &mut dyn Write, applied: &Applied, (target, place): (&Target, &Path), args: &ApplyArgs) -> io::Result<()> {
     let place = plain_path(place);
-    match (applied.written, dry_run) {
+    match (applied.written, args.dry_run) {
         (0, _) if applied.left == 0 => writeln!(out, "there is nothing left to apply to {place}")?,
         (n, true) => writeln!(out, "{} would be applied to {place}; nothing was written", count(n, "change"))?,
         (n, false) => writeln!(out, "{} applied to {place}", count(n, "change"))?,
@@ -97,11 +113,22 @@ fn tell(out: &mut dyn Write, applied: &Applied, place: &Path, dry_run: bool) -> 
         let path = String::from_utf8_lossy(path.as_bytes());
         writeln!(out, "not appliable: {}: {}", plain(&path).replace('\n', "\\n"), plain(reason))?;
     }
+    match applied.originals {
+        OriginalsKept::Until(_) => {
+            let days = count(args.keep_originals.unwrap_or(KEEP_DAYS).into(), "day");
+            writeln!(out, "to take it back within {days}: pvisor undo {}", target.name())?;
+        }
+        OriginalsKept::NoPlace => writeln!(
+            out,
+            "what was replaced is not kept: there is no place for it on the filesystem of {place} but in it"
+        )?,
+        OriginalsKept::NotAsked => {}
+    }
     Ok(())
 }
 
 /// A path of the project as the stage names it: given from the project's root, or absolute and below it.
-fn relative(path: &Path, project: &Path) -> Result<RelPath, Failure> {
+pub(super) fn relative(path: &Path, project: &Path) -> Result<RelPath, Failure> {
     let failed = |why: &str| {
         Failure::new("selection", format!("--path {}: {why}", plain_path(path)))
             .hint("paths are relative to the project, as `pvisor review` shows them")

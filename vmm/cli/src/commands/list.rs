@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::surroundings;
 use crate::args::JsonArgs;
-use crate::report::{Failure, ago, answer, answer_json, plain};
+use crate::report::{Failure, ago, answer, answer_json, left, plain};
 use crate::runs::{Entry, Phase, Run, now_ms};
 
 /// Most characters of a command that are shown.
@@ -23,6 +23,8 @@ struct Row<'a> {
     command: &'a [pvisor_spec::OsBytes],
     stage: StageState,
     changes: Option<u64>,
+    /// Until when what was replaced by applying is kept for `pvisor undo`.
+    originals_until_ms: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -55,7 +57,11 @@ pub(super) fn list(args: &JsonArgs) -> Result<u8, Failure> {
             if entries.is_empty() {
                 return writeln!(out, "no runs yet in {}", store.home().display());
             }
-            writeln!(out, "{:40}  {:11}  {:12}  {:8}  {:9}  COMMAND", "RUN", "STATE", "STARTED", "EXECUTOR", "STAGE")?;
+            writeln!(
+                out,
+                "{:40}  {:11}  {:12}  {:8}  {:9}  {:7}  COMMAND",
+                "RUN", "STATE", "STARTED", "EXECUTOR", "STAGE", "UNDO"
+            )?;
             for entry in &entries {
                 match entry {
                     Entry::Run(run) => writeln!(out, "{}", line(run, now))?,
@@ -79,17 +85,19 @@ fn row(run: &Run) -> Row<'_> {
         command: &run.record.spec.command.argv,
         stage: run.stage_state(),
         changes: run.stage_record().and_then(|s| s.changes),
+        originals_until_ms: run.record.originals_until_ms,
     }
 }
 
 fn line(run: &Run, now: u64) -> String {
     let executor = run.record.spec.executor.map_or_else(|| "-".to_owned(), |kind| kind.to_string());
     format!(
-        "{}  {:11}  {:12}  {executor:8}  {:9}  {}",
+        "{}  {:11}  {:12}  {executor:8}  {:9}  {:7}  {}",
         run.id,
         state(run),
         ago(run.record.started_ms, now),
         stage(run),
+        run.record.originals_until_ms.map_or_else(|| "-".to_owned(), |until| left(until, now)),
         command(run)
     )
 }

@@ -14,15 +14,18 @@ mod review;
 mod run;
 mod schema;
 mod status;
+mod undo;
 
 use crate::args::Command;
 use crate::report::{Failure, chain};
 use crate::resolve::Ambient;
 use crate::runs::Store;
+use crate::stages;
 use crate::worker;
 
 /// Does what was asked for; the number is the exit code.
 pub(crate) fn dispatch(command: &Command) -> u8 {
+    give_up_originals(command);
     let done = match command {
         Command::InternalWorker(args) => return worker::work(args),
         Command::Run(args) => return run::run(args),
@@ -36,6 +39,7 @@ pub(crate) fn dispatch(command: &Command) -> u8 {
         Command::Man => man::man(),
         Command::Review(args) => review::review(args),
         Command::Apply(args) => apply::apply(args),
+        Command::Undo(args) => undo::undo(args),
         Command::Discard(args) => discard::discard(args),
         Command::Image(command) => image::image(command),
     };
@@ -45,6 +49,16 @@ pub(crate) fn dispatch(command: &Command) -> u8 {
             failure.tell(command.json());
             failure.code
         }
+    }
+}
+
+/// What applies replaced is kept for a time; each command gives up what has had its time.
+fn give_up_originals(command: &Command) {
+    let aloof =
+        matches!(command, Command::InternalWorker(_) | Command::Completions(_) | Command::Man | Command::Schema(_));
+    // Surroundings that make no sense are the command's own business.
+    if !aloof && let Ok((_, store)) = surroundings() {
+        stages::give_up_originals(&store);
     }
 }
 

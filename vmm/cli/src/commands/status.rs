@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::surroundings;
 use crate::args::StatusArgs;
-use crate::report::{Failure, ago, answer, answer_json, count, plain, plain_path, span};
+use crate::report::{Failure, ago, answer, answer_json, count, left, plain, plain_path, size, span};
 use crate::runs::{Phase, Run, now_ms};
 use crate::stages::{self, Target};
 
@@ -45,7 +45,13 @@ struct Stage<'a> {
     dir: Option<&'a OsBytes>,
     changes: Option<u64>,
     seal: Option<&'a str>,
+    /// Bytes on disk, and the most that was allowed.
+    held_bytes: Option<u64>,
+    max_bytes: Option<u64>,
     applied_ms: Option<u64>,
+    /// Until when what was replaced by applying is kept for `pvisor undo`.
+    originals_until_ms: Option<u64>,
+    undone_ms: Option<u64>,
     discarded_ms: Option<u64>,
 }
 
@@ -53,9 +59,13 @@ pub(super) fn status(args: &StatusArgs) -> Result<u8, Failure> {
     let (ambient, store) = surroundings()?;
     let mut run = store.find(&args.run, &ambient.cwd)?;
     if run.stage_state() == StageState::Sealed
-        && let Some(told) = run.stage_dir().and_then(stages::recover)
+        && let Some(recovered) = run.stage_dir().and_then(stages::recover)
     {
-        run.trouble.get_or_insert(told);
+        if recovered.undone {
+            stages::remember_undone(&store, &run, false);
+            run = store.read(run.id)?;
+        }
+        run.trouble.get_or_insert(recovered.told);
     }
     let review = if args.review { reviewed(&run)? } else { None };
     let status = describe(&run, review.as_ref());
@@ -111,7 +121,11 @@ fn describe<'a>(run: &'a Run, review: Option<&'a Review>) -> Status<'a> {
             dir: record.spec.stage.as_ref().map(|s| &s.dir),
             changes: run.stage_record().and_then(|s| s.changes),
             seal: run.stage_record().and_then(|s| s.seal.as_deref()),
+            held_bytes: held(run),
+            max_bytes: record.spec.stage.as_ref().and_then(|s| s.max_bytes),
             applied_ms: record.applied_ms,
+            originals_until_ms: record.originals_until_ms,
+            undone_ms: record.undone_ms,
             discarded_ms: record.discarded_ms,
         },
         safety: Safety::from_observations(&observations),
@@ -121,6 +135,12 @@ fn describe<'a>(run: &'a Run, review: Option<&'a Review>) -> Status<'a> {
         bundle_intact: bundle.map(is_intact),
         trouble: run.trouble.as_deref(),
     }
+}
+
+/// What the stage occupies, where there is one and it can be read.
+fn held(run: &Run) -> Option<u64> {
+    let there = matches!(run.stage_state(), StageState::Sealed | StageState::Unsealed);
+    pvisor_stage::held_bytes(run.stage_dir().filter(|_| there)?).ok()
 }
 
 /// Whether the bundle is as its writer left it.
@@ -161,6 +181,10 @@ fn tell(out: &mut dyn Write, run: &Run, status: &Status<'_>) -> io::Result<()> {
         _ => field(out, "outcome", "not over yet")?,
     }
     field(out, "stage", &stage_text(run, status))?;
+    if let Some(until) = status.stage.originals_until_ms {
+        let left = left(until, now_ms());
+        field(out, "originals", &format!("kept for {left} more: pvisor undo {}", run.id))?;
+    }
     if status.bundle_intact == Some(false) {
         field(out, "warning", "the bundle was changed after it was written")?;
     }
@@ -193,16 +217,20 @@ pub(super) fn outcome_text(outcome: &Outcome) -> String {
 
 fn stage_text(run: &Run, status: &Status<'_>) -> String {
     let dir = || run.stage_dir().map(plain_path).unwrap_or_default();
-    let changes = status.stage.changes.map_or_else(String::new, |n| format!("{}, ", count(n, "change")));
+    let mut changes = status.stage.changes.map_or_else(String::new, |n| format!("{}, ", count(n, "change")));
+    if let Some(held) = status.stage.held_bytes {
+        let most = status.stage.max_bytes.map_or_else(String::new, |most| format!(" of at most {}", size(most)));
+        changes.push_str(&format!("{}{most}, ", size(held)));
+    }
     match status.stage.state {
         StageState::None if run.record.spec.stage.is_some() => "none was made".to_owned(),
         StageState::None => "none: the project itself was written".to_owned(),
         StageState::Discarded => "discarded".to_owned(),
-        StageState::Unsealed if run.is_live() => format!("open, {}", dir()),
+        StageState::Unsealed if run.is_live() => format!("open, {changes}{}", dir()),
         StageState::Unsealed if run.only_seal_failed() => {
-            format!("complete, to be sealed by `pvisor review`, {}", dir())
+            format!("complete, to be sealed by `pvisor review`, {changes}{}", dir())
         }
-        StageState::Unsealed => format!("unsealed, can only be discarded, {}", dir()),
+        StageState::Unsealed => format!("unsealed, can only be discarded, {changes}{}", dir()),
         StageState::Sealed if status.stage.applied_ms.is_some() => format!("applied, {changes}{}", dir()),
         StageState::Sealed => format!("sealed, {changes}{}", dir()),
     }

@@ -6,4 +6,4 @@ mod text;
 
 pub(crate) use failure::{Failure, chain};
 pub(crate) use streams::{answer, answer_json, say, say_json};
-pub(crate) use text::{ago, count, plain, plain_path, span};
+pub(crate) use text::{ago, count, left, plain, plain_path, size, span};

@@ -32,6 +32,20 @@ pub(crate) fn count(n: u64, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
+/// A size with a fitting unit, rounded up: `12 KiB`, `3.4 MiB`, `2.0 GiB`.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 3] = ["MiB", "GiB", "TiB"];
+    let kib = bytes.div_ceil(1024);
+    if kib < 1024 {
+        return format!("{kib} KiB");
+    }
+    let (mut tenths, mut unit) = ((kib * 10).div_ceil(1024), 0);
+    while tenths >= 10_240 && unit + 1 < UNITS.len() {
+        (tenths, unit) = (tenths.div_ceil(1024), unit + 1);
+    }
+    format!("{}.{} {}", tenths / 10, tenths % 10, UNITS[unit])
+}
+
 /// A length of time with a fitting unit: `340 ms`, `1.2 s`, `5 min 3 s`, `2 h 7 min`.
 pub(crate) fn span(ms: u64) -> String {
     match ms {
@@ -52,6 +66,15 @@ pub(crate) fn ago(then_ms: u64, now_ms: u64) -> String {
     }
 }
 
+/// How long it is until then: `7 days`, `5 h`, `12 min`.
+pub(crate) fn left(until_ms: u64, now_ms: u64) -> String {
+    match until_ms.saturating_sub(now_ms).div_ceil(60_000) {
+        m @ 0..120 => format!("{m} min"),
+        m @ 120..2880 => format!("{} h", m / 60),
+        m => count(m.div_ceil(1440), "day"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,6 +87,15 @@ mod tests {
     }
 
     #[test]
+    fn sizes_read_well() {
+        for (bytes, text) in
+            [(0, "0 KiB"), (1, "1 KiB"), (3 << 19, "1.5 MiB"), (2 << 30, "2.0 GiB"), (5 << 40, "5.0 TiB")]
+        {
+            assert_eq!(size(bytes), text);
+        }
+    }
+
+    #[test]
     fn lengths_of_time_read_well() {
         assert_eq!(span(340), "340 ms");
         assert_eq!(span(1250), "1.2 s");
@@ -72,5 +104,7 @@ mod tests {
         assert_eq!(ago(0, 59_999), "just now");
         assert_eq!(ago(0, 86_400_000), "1 day ago");
         assert_eq!(ago(10, 0), "just now");
+        assert_eq!(left(604_800_000, 1), "7 days");
+        assert_eq!((left(7_200_001, 0), left(1, 0), left(0, 1)), ("2 h".into(), "1 min".into(), "0 min".into()));
     }
 }

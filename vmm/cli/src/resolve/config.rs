@@ -9,7 +9,7 @@ use pvisor_spec::ExitCode;
 use serde::Deserialize;
 
 use super::Ambient;
-use crate::args::{DurabilityArg, ExecutorArg, Memory, Span};
+use crate::args::{Bytes, DurabilityArg, ExecutorArg, Memory, Span};
 use crate::report::{Failure, chain};
 
 /// Largest file that is read, in bytes.
@@ -24,6 +24,7 @@ pub(crate) struct Config {
     pub(crate) timeout: Option<Span>,
     pub(crate) grace: Option<Span>,
     pub(crate) durability: Option<DurabilityArg>,
+    pub(crate) stage_max_size: Option<Bytes>,
 }
 
 /// Why the configuration is not used.
@@ -74,6 +75,7 @@ struct RunWire {
 #[serde(deny_unknown_fields, default)]
 struct OverlayWire {
     durability: Option<String>,
+    max_size: Option<String>,
 }
 
 impl Config {
@@ -118,6 +120,7 @@ impl Config {
             timeout: value("run.timeout", run.timeout)?,
             grace: value("run.grace", run.grace)?,
             durability: choice("overlayfs.durability", wire.overlayfs.durability)?,
+            stage_max_size: value("overlayfs.max_size", wire.overlayfs.max_size)?,
         })
     }
 }
@@ -146,10 +149,11 @@ mod tests {
     #[test]
     fn every_key_is_taken_and_every_other_refused() {
         let all = "[run]\nexecutor = \"host\"\ncpus = 2\nmemory = \"1G\"\ntimeout = \"1h\"\ngrace = \"2s\"\n\
-                   [overlayfs]\ndurability = \"strict\"\n";
+                   [overlayfs]\ndurability = \"strict\"\nmax_size = \"2G\"\n";
         let config = Config::parse(all).unwrap();
         assert_eq!((config.executor, config.memory), (ExecutorArg::Host, Some(Memory(1024))));
         assert_eq!(config.durability, Some(DurabilityArg::Strict));
+        assert_eq!(config.stage_max_size, Some(Bytes(2 << 30)));
         for bad in
             ["[run]\nexecuter = \"host\"", "[run]\nexecutor = \"vm\"", "[run]\nmemory = \"1\"", "[run]\ncpus = 0"]
         {

@@ -80,6 +80,7 @@ pub(crate) fn resolve(args: &RunArgs, config: &Config, ambient: &Ambient) -> Res
         DurabilityArg::Checkpoint => Durability::Checkpoint,
         DurabilityArg::Strict => Durability::Strict,
     });
+    let max_bytes = args.stage_max_size.or(config.stage_max_size).map(|size| size.0);
     let named = environment::named(&args.env, ambient);
     let spec = RunSpec {
         id,
@@ -96,7 +97,7 @@ pub(crate) fn resolve(args: &RunArgs, config: &Config, ambient: &Ambient) -> Res
         requested,
         executor: None,
         project: project.into(),
-        stage: stage.map(|dir| StageSpec { dir: dir.into(), durability }),
+        stage: stage.map(|dir| StageSpec { dir: dir.into(), durability, max_bytes }),
         filesystem: match args.filesystem {
             FilesystemArg::Host => FilesystemMode::Host,
             FilesystemArg::Sandbox => FilesystemMode::Sandbox,

@@ -9,6 +9,9 @@
 //! | `stage/` | the stage, where no other place was named |
 //! | `console.log` | what the guest's console said |
 //!
+//! Beside the runs, `originals/` has an empty file for each run whose apply keeps what it replaced, with the time until
+//! when in its name.
+//!
 //! A run whose lock is free but whose record says that it goes on has lost its supervisor. Whoever reads the store
 //! next settles it: ends what is left of it and writes the bundle that the supervisor could not.
 
@@ -18,6 +21,7 @@ mod file;
 mod home;
 mod lock;
 mod name;
+mod originals;
 mod process;
 mod record;
 mod settle;

@@ -48,6 +48,12 @@ pub(crate) struct RunRecord {
     /// When everything that was staged had been applied.
     #[serde(default)]
     pub(crate) applied_ms: Option<u64>,
+    /// Until when what was replaced by applying is kept.
+    #[serde(default)]
+    pub(crate) originals_until_ms: Option<u64>,
+    /// When what was applied was last undone.
+    #[serde(default)]
+    pub(crate) undone_ms: Option<u64>,
     /// When the stage was discarded.
     #[serde(default)]
     pub(crate) discarded_ms: Option<u64>,
@@ -67,6 +73,8 @@ impl RunRecord {
             receipts: Vec::new(),
             sealed_later: None,
             applied_ms: None,
+            originals_until_ms: None,
+            undone_ms: None,
             discarded_ms: None,
         }
     }

@@ -1,7 +1,7 @@
 //! Errors of stages as a person reads them.
 
 use pvisor_spec::ExitCode;
-use pvisor_stage::{ApplyError, DiscardError, HomeError, LoadError, RecoverError, ReviewError};
+use pvisor_stage::{ApplyError, Conflict, DiscardError, HomeError, LoadError, RecoverError, ReviewError, UndoError};
 
 use super::Target;
 use crate::report::{Failure, chain};
@@ -34,14 +34,7 @@ pub(crate) fn apply_failure(error: &ApplyError, target: &Target) -> Failure {
             Failure::new("target", message).hint("name another directory with --target").code(ExitCode::USAGE)
         }
         ApplyError::Conflicts(conflicts) => {
-            let mut listed: Vec<String> = conflicts.iter().take(SHOWN).map(ToString::to_string).collect();
-            if conflicts.len() > SHOWN {
-                listed.push(format!("and {} more", conflicts.len() - SHOWN));
-            }
-            Failure::new("conflict", format!("{message}\n  {}", listed.join("\n  ")))
-                .hint("undo your change there, or leave these paths out: --exclude PATH")
-                .code(ExitCode::CONFLICT)
-                .detail("conflicts", conflicts)
+            conflict_failure(&message, conflicts, "undo your change there, or leave these paths out: --exclude PATH")
         }
         ApplyError::Io(_) => Failure::new("io", message).hint("nothing was applied"),
         ApplyError::Partial(partial) => {
@@ -53,6 +46,37 @@ pub(crate) fn apply_failure(error: &ApplyError, target: &Target) -> Failure {
             })
         }
     }
+}
+
+/// An undo that did not happen, or not wholly.
+pub(crate) fn undo_failure(error: &UndoError, target: &Target) -> Failure {
+    let message = chain(error);
+    match error {
+        UndoError::NothingKept(_) => Failure::new("no_originals", message).hint(
+            "they are kept by `pvisor apply` for the days of --keep-originals; nothing is kept before, or after that",
+        ),
+        UndoError::Missing(_) | UndoError::Damaged(_) => {
+            Failure::new("damaged", message).hint("nothing was undone; what is kept is in the stage's `originals`")
+        }
+        UndoError::Conflicts(conflicts) => conflict_failure(
+            &message,
+            conflicts,
+            "take your changes there back, or leave these paths out: --exclude PATH",
+        ),
+        UndoError::Other(ApplyError::Io(_)) => Failure::new("io", message).hint("nothing was undone"),
+        UndoError::Other(other) => apply_failure(other, target),
+    }
+}
+
+fn conflict_failure(message: &str, conflicts: &[Conflict], hint: &str) -> Failure {
+    let mut listed: Vec<String> = conflicts.iter().take(SHOWN).map(ToString::to_string).collect();
+    if conflicts.len() > SHOWN {
+        listed.push(format!("and {} more", conflicts.len() - SHOWN));
+    }
+    Failure::new("conflict", format!("{message}\n  {}", listed.join("\n  ")))
+        .hint(hint)
+        .code(ExitCode::CONFLICT)
+        .detail("conflicts", &conflicts)
 }
 
 /// A stage that can't be thrown away.

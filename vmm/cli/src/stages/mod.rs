@@ -1,6 +1,7 @@
 //! What the command line asks of stages, and how their errors read.
 
 mod failure;
+mod originals;
 mod target;
 mod vacancy;
 
@@ -9,7 +10,8 @@ use std::path::Path;
 use pvisor_spec::{Interruption, StageRecord, StageState};
 use pvisor_stage::{LoadError, Recovery, StageStatus};
 
-pub(crate) use failure::{apply_failure, discard_failure, review_failure};
+pub(crate) use failure::{apply_failure, discard_failure, review_failure, undo_failure};
+pub(crate) use originals::{give_up_originals, remember_applied, remember_undone};
 pub(crate) use target::{Target, find};
 pub(crate) use vacancy::vacant;
 
@@ -45,14 +47,28 @@ pub(crate) fn seal(dir: &Path) -> Result<StageRecord, Interruption> {
     }
 }
 
-/// Finishes an apply that was cut off; a fragment for the person where there is something to tell.
-pub(crate) fn recover(dir: &Path) -> Option<String> {
+/// What there was to finish of a run's stage: a fragment for the person.
+pub(crate) struct Recovered {
+    /// What was done.
+    pub(crate) told: String,
+    /// It was an undo, and is complete now.
+    pub(crate) undone: bool,
+}
+
+/// Finishes an apply or undo that was cut off.
+pub(crate) fn recover(dir: &Path) -> Option<Recovered> {
+    let told = |told: String, undone| Some(Recovered { told, undone });
     match pvisor_stage::recover(dir) {
         Ok(Recovery::Nothing | Recovery::CleanedUp) => None,
-        Ok(Recovery::Finished { .. }) => Some("an apply that had been cut off was finished".to_owned()),
+        Ok(Recovery::Finished { undo: false, .. }) => {
+            told("an apply that had been cut off was finished".to_owned(), false)
+        }
+        Ok(Recovery::Finished { undo: true, contested, .. }) => {
+            told("an undo that had been cut off was finished".to_owned(), contested.is_empty())
+        }
         // Another command is at it, or the stage is gone: not what was asked.
         Err(pvisor_stage::RecoverError::Home(_)) => None,
-        Err(e) => Some(chain(&e)),
+        Err(e) => told(chain(&e), false),
     }
 }
 
