@@ -10,6 +10,9 @@ mod launch;
 mod plan;
 mod probe;
 mod receipts;
+mod restrict;
+mod sandbox;
+mod trials;
 mod work;
 
 pub use capability::{all, cgroup_v2, fuse, landlock, seccomp, tun, user_namespaces};

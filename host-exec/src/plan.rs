@@ -1,12 +1,19 @@
 //! What a job comes to on the host: everything checked and converted before the first process is made.
 
+use std::cell::OnceCell;
 use std::ffi::CString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pvisor_spec::{Durability, FilesystemMode, NetworkMode, OsBytes, RunSpec, WorkerFailure};
+use pvisor_spec::{
+    Durability, EnvironmentMode, FilesystemMode, NetworkMode, OsBytes, Resources, RunId, WorkerFailure, WorkerJob,
+};
 
 use crate::failure::failure;
+use crate::restrict::{Reach, Reaches, Restrictions};
+use crate::sandbox::{Sandbox, Wanted, lay_out};
+use crate::trials::Trials;
+use crate::{capability, receipts};
 
 /// Where a program without a slash is looked for when the environment has no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -27,6 +34,18 @@ pub(crate) struct Plan {
     pub(crate) umask: u32,
     pub(crate) timeout: Option<Duration>,
     pub(crate) grace: Duration,
+    pub(crate) id: RunId,
+    pub(crate) run_dir: PathBuf,
+    pub(crate) restrictions: Restrictions,
+    pub(crate) sandbox: Option<Sandbox>,
+    /// Decided on once everything else is.
+    pub(crate) trials: OnceCell<Trials>,
+    pub(crate) resources: Resources,
+    pub(crate) allow_user_namespaces: bool,
+    pub(crate) projected_environment: bool,
+    /// Real root keeps his capabilities, and with them the ways out.
+    pub(crate) keep_capabilities: bool,
+    without: Vec<String>,
 }
 
 /// Where the project's changes go.
@@ -39,25 +58,32 @@ pub(crate) struct StagePlan {
 impl Plan {
     /// # Errors
     /// The host executor can't do what is asked, or the specification contradicts itself.
-    pub(crate) fn new(spec: &RunSpec) -> Result<Self, WorkerFailure> {
-        if spec.filesystem == FilesystemMode::Sandbox {
-            return Err(failure(
-                "unsupported",
-                "the host executor has no filesystem sandbox",
-                "leave out --filesystem sandbox, or use --executor krun",
-            ));
-        }
+    pub(crate) fn new(job: &WorkerJob) -> Result<Self, WorkerFailure> {
+        let spec = &job.spec;
         let command = &spec.command;
         let argv = c_strings(&command.argv, "argument")?;
         let Some(program) = command.argv.first() else {
             return Err(failure("internal", "the command is empty", ""));
         };
+        let with = |control: &str| !job.without.iter().any(|w| w == control);
+        let project = absolute(&spec.project, "project")?;
+        let sandbox = match spec.filesystem {
+            FilesystemMode::Host => None,
+            FilesystemMode::Sandbox => Some(sandbox(job, &project, with)?),
+        };
+        let reach = sandbox.as_ref().map(|s| reaches(s, &project));
         let plan = Self {
+            id: spec.id,
+            run_dir: absolute(&job.run_dir, "run directory")?,
+            trials: OnceCell::new(),
+            resources: spec.resources,
+            allow_user_namespaces: spec.confinement.allow_user_namespaces,
+            projected_environment: spec.confinement.environment == EnvironmentMode::Projected,
             programs: programs(program.as_bytes(), &command.env)?,
             argv,
             env: c_strings(&command.env, "environment variable")?,
             cwd: absolute(&command.cwd, "working directory")?,
-            project: absolute(&spec.project, "project")?,
+            project,
             stage: match &spec.stage {
                 None => None,
                 Some(stage) => Some(StagePlan {
@@ -66,16 +92,31 @@ impl Plan {
                     max_bytes: stage.max_bytes,
                 }),
             },
-            deny_network: spec.network == NetworkMode::DenyAll,
+            deny_network: spec.network == NetworkMode::DenyAll && with(receipts::NETWORK_NAMESPACE),
             uid: command.uid,
             gid: command.gid,
             groups: command.groups.clone(),
             umask: command.umask & 0o777,
             timeout: spec.timeout_ms.map(Duration::from_millis),
             grace: Duration::from_millis(spec.grace_ms),
+            restrictions: Restrictions::new(&spec.confinement, &spec.resources, reach, with)?,
+            sandbox,
+            keep_capabilities: spec.confinement.keep_capabilities,
+            without: job.without.clone(),
         };
         plan.check_identity()?;
         Ok(plan)
+    }
+
+    /// Whether a control is installed; only a test leaves one out.
+    pub(crate) fn with(&self, control: &str) -> bool {
+        !self.without.iter().any(|w| w == control)
+    }
+
+    /// Whether the kernel's Landlock keeps commands from sockets with abstract names.
+    pub(crate) fn scopes(&self) -> bool {
+        const WITH_SCOPES: i64 = 6;
+        capability::landlock_version().is_some_and(|version| version >= WITH_SCOPES)
     }
 
     /// Who is not root can run a command only as himself.
@@ -107,6 +148,35 @@ impl Plan {
         }
         own == wanted
     }
+}
+
+fn sandbox(job: &WorkerJob, project: &Path, with: impl Fn(&str) -> bool) -> Result<Sandbox, WorkerFailure> {
+    let (spec, confinement) = (&job.spec, &job.spec.confinement);
+    let run_dir = absolute(&job.run_dir, "run directory")?;
+    let home = confinement.home.as_ref().map(|home| absolute(home, "home directory")).transpose()?;
+    let mut private = vec![run_dir.parent().unwrap_or(&run_dir).to_owned()];
+    private.extend(spec.stage.as_ref().map(|stage| stage.dir.as_path().to_owned()));
+    lay_out(&Wanted {
+        project,
+        staged: spec.stage.is_some(),
+        home: home.as_deref(),
+        home_view: confinement.home_view,
+        mounts: &confinement.mounts,
+        hidden: &job.hidden,
+        private: &private,
+        network: spec.network == NetworkMode::Host,
+        devices: with(receipts::PRIVATE_DEVICES),
+        secrets: with(receipts::SECRET_PATHS),
+    })
+}
+
+fn reaches(sandbox: &Sandbox, project: &Path) -> Reaches {
+    let projected = Reach { readable: vec!["/".into()], writable: sandbox.writable.clone() };
+    let mut alone = Reach { readable: sandbox.alone_readable.clone(), writable: vec![project.to_owned()] };
+    alone.readable.push("/proc".into());
+    let devices = ["null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts"];
+    alone.writable.extend(devices.map(|name| Path::new("/dev").join(name)));
+    Reaches { projected, alone }
 }
 
 fn c_strings(strings: &[OsBytes], what: &str) -> Result<Vec<CString>, WorkerFailure> {

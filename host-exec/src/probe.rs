@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
-use crate::launch::namespaces::{IdMaps, Namespaces, Side, fork_into, keep_mounts_inside, last_errno};
+use crate::launch::namespaces::{IdMaps, Namespaces, Side, UserIds, fork_into, keep_mounts_inside, last_errno};
 use crate::launch::{FUSE_HINT, NAMESPACE_HINT, exit_now};
 
 /// Where the trial mounts: a directory that every system has.
@@ -58,22 +58,22 @@ pub(crate) fn stage_mount() -> Result<(), Refusal> {
 
 /// Mounts the device in namespaces as a launch would make them.
 pub(crate) fn trial_mount() -> Result<Trial, TrialError> {
-    let user = Namespaces { user: true, network: false };
+    let user = Namespaces::least(Some(UserIds::Own));
     if !rustix::process::geteuid().is_root() {
         return trial(user, true);
     }
-    let direct = Namespaces { user: false, network: false };
+    let direct = Namespaces::least(None);
     trial(direct, true).or_else(|first| trial(user, true).map_err(|_| first))
 }
 
 /// Makes a user namespace with mount and process namespaces, and maps the own ids.
 pub(crate) fn trial_user_namespace() -> Result<(), TrialError> {
-    trial(Namespaces { user: true, network: false }, false).map(drop)
+    trial(Namespaces::least(Some(UserIds::Own)), false).map(drop)
 }
 
 fn trial(namespaces: Namespaces, mount: bool) -> Result<Trial, TrialError> {
     let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(TrialError::Fork)?;
-    let maps = namespaces.user.then(IdMaps::own);
+    let maps = namespaces.user.map(|_| IdMaps::own());
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let options = pvisor_virtiofs::fuse::mount_options(DEVICE, uid, gid);
     // SAFETY: the child makes system calls only, with memory that was made before.

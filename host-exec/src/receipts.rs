@@ -4,54 +4,196 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use pvisor_spec::{Control, Dimension, KnownBy, Level, Receipt, WorkerFailure};
+use pvisor_spec::{Control, Dimension, KnownBy, Level, Probe, Receipt, WorkerFailure};
 use pvisor_virtiofs::fuse::MOUNT_TYPE;
 
 use crate::failure::failure;
-use crate::launch::Launched;
+use crate::launch::namespaces::Namespaces;
+use crate::launch::{Launched, USER_NAMESPACE};
 use crate::plan::Plan;
+use crate::restrict;
+use crate::sandbox::{Access, Sandbox, SetupOp};
+
+/// Names of controls, as bundles have them.
+pub(crate) const PID_NAMESPACE: &str = "pid_namespace";
+pub(crate) const IPC_NAMESPACE: &str = "ipc_namespace";
+pub(crate) const NETWORK_NAMESPACE: &str = "network_namespace";
+pub(crate) const PROJECTED_ROOT: &str = "projected_root";
+pub(crate) const PRIVATE_DEVICES: &str = "private_devices";
+pub(crate) const SECRET_PATHS: &str = "secret_paths";
 
 /// Receipts of everything around a launched process. The command does not run yet.
 ///
 /// # Errors
 /// The kernel shows something else than what was asked for.
-pub(crate) fn collect(plan: &Plan, launched: &Launched) -> Result<Vec<Receipt>, WorkerFailure> {
+pub(crate) fn collect(plan: &Plan, launched: &Launched, probes: &[Probe]) -> Result<Vec<Receipt>, WorkerFailure> {
     let mut receipts = Vec::new();
-    let Some(namespaces) = launched.namespaces else {
-        receipts.push(Receipt {
-            control: Control("process_group".to_owned()),
-            dimensions: vec![Dimension::Subprocess],
-            level: Level::Cooperative,
-            known_by: KnownBy::Returned,
-            detail: "no namespaces are to be had; descendants are found by their parents and killed".to_owned(),
-        });
-        return Ok(receipts);
-    };
-    let root = !namespaces.user && plan.uid == 0;
+    match launched.namespaces {
+        Some(namespaces) => of_namespaces(plan, launched, namespaces, &mut receipts)?,
+        None => receipts.push(process_group()),
+    }
+    if let Some(sandbox) = &plan.sandbox {
+        if launched.namespaces.is_some() {
+            of_root(plan, sandbox, probes, &mut receipts);
+        }
+        if plan.restrictions.has_landlock() {
+            receipts.push(landlock(launched.namespaces.is_none(), probes));
+        }
+    }
+    of_process(plan, probes, &mut receipts);
+    Ok(receipts)
+}
+
+fn process_group() -> Receipt {
+    Receipt {
+        control: Control("process_group".to_owned()),
+        dimensions: vec![Dimension::Subprocess],
+        level: Level::Cooperative,
+        known_by: KnownBy::Returned,
+        detail: "no namespaces are to be had; descendants are found by their parents and killed".to_owned(),
+    }
+}
+
+fn of_namespaces(
+    plan: &Plan,
+    launched: &Launched,
+    namespaces: Namespaces,
+    receipts: &mut Vec<Receipt>,
+) -> Result<(), WorkerFailure> {
     // Real root can leave any namespace: what it is kept in holds for commands that play along.
+    let root = plan.uid == 0 && !plan.restrictions.drops_capabilities();
     let keeps = if root { "; the command keeps the capabilities of root on this host" } else { "" };
     let level = if root { Level::Cooperative } else { Level::Enforced };
-    let mut processes = namespace_receipt(launched, "pid", "pid_namespace", vec![Dimension::Subprocess], keeps)?;
-    processes.level = level;
-    receipts.push(processes);
-    let own_proc = match launched.own_proc {
-        Ok(()) => "with a /proc of its own",
-        Err(_) => "without a /proc of its own: the host's processes can be seen in it",
-    };
-    let mut mount = namespace_receipt(launched, "mnt", "mount_namespace", vec![Dimension::FilesystemWrite], "")?;
-    mount.level = Level::Unenforced;
-    mount.detail = format!("{}, {own_proc}; files of the host are as the user's rights allow", mount.detail);
-    receipts.push(mount);
+    if namespaces.user.is_some() {
+        let detail = "; mounts made outside of it are locked";
+        receipts.push(namespace_receipt(launched, "user", USER_NAMESPACE, vec![Dimension::Subprocess], detail)?);
+    }
+    if namespaces.pid {
+        let mut processes = namespace_receipt(launched, "pid", PID_NAMESPACE, vec![Dimension::Subprocess], keeps)?;
+        processes.level = level;
+        receipts.push(processes);
+    }
+    if namespaces.ipc {
+        receipts.push(namespace_receipt(launched, "ipc", IPC_NAMESPACE, vec![Dimension::Subprocess], "")?);
+    }
+    if plan.sandbox.is_none() {
+        let own_proc = match launched.own_proc {
+            Ok(()) => "with a /proc of its own",
+            Err(_) => "without a /proc of its own: the host's processes can be seen in it",
+        };
+        let mut mount = namespace_receipt(launched, "mnt", "mount_namespace", vec![Dimension::FilesystemWrite], "")?;
+        mount.level = Level::Unenforced;
+        mount.detail = format!("{}, {own_proc}; files of the host are as the user's rights allow", mount.detail);
+        receipts.push(mount);
+    }
     if plan.stage.is_some() {
         receipts.push(stage_receipt(plan, launched, root)?);
     }
     if namespaces.network {
-        let detail = format!("; loopback only; unix sockets with a path can still be reached{keeps}");
-        let mut network = namespace_receipt(launched, "net", "network_namespace", vec![Dimension::Network], &detail)?;
+        let paths = if plan.sandbox.is_some() { "" } else { "; unix sockets with a path can still be reached" };
+        let detail = format!("; loopback only{paths}{keeps}");
+        let mut network = namespace_receipt(launched, "net", NETWORK_NAMESPACE, vec![Dimension::Network], &detail)?;
         network.level = level;
         receipts.push(network);
     }
-    Ok(receipts)
+    Ok(())
+}
+
+/// The level of a control by what was probed: what was tried and refused is observed.
+fn probed(control: &str, probes: &[Probe]) -> KnownBy {
+    let mut of = probes.iter().filter(|p| p.control.0 == control).peekable();
+    if of.peek().is_some() && of.all(|p| p.holds) { KnownBy::Observed } else { KnownBy::Returned }
+}
+
+fn enforced(control: &str, dimensions: &[Dimension], probes: &[Probe], detail: String) -> Receipt {
+    Receipt {
+        control: Control(control.to_owned()),
+        dimensions: dimensions.to_vec(),
+        level: Level::Enforced,
+        known_by: probed(control, probes),
+        detail,
+    }
+}
+
+fn of_root(plan: &Plan, sandbox: &Sandbox, probes: &[Probe], receipts: &mut Vec<Receipt>) {
+    if !plan.with(PROJECTED_ROOT) {
+        return;
+    }
+    let both = [Dimension::FilesystemRead, Dimension::FilesystemWrite];
+    let shown = |access| {
+        let ops = sandbox.ops.iter();
+        ops.filter(|op| matches!(op, SetupOp::Bind { access: a, .. } if *a == access)).count()
+    };
+    let detail = format!(
+        "{} directories of the host to read, {} to write; /proc of its own, the kernel's settings read-only",
+        shown(Access::Read),
+        shown(Access::Write)
+    );
+    receipts.push(enforced(PROJECTED_ROOT, &both, probes, detail));
+    if plan.with(PRIVATE_DEVICES) {
+        let detail = format!("{} harmless nodes and pseudo-terminals of its own", shown(Access::Device));
+        receipts.push(enforced(PRIVATE_DEVICES, &[Dimension::Devices], probes, detail));
+    }
+    if plan.with(SECRET_PATHS) {
+        receipts.push(secrets(plan, sandbox, probes));
+    }
+}
+
+fn secrets(plan: &Plan, sandbox: &Sandbox, probes: &[Probe]) -> Receipt {
+    let home = match &sandbox.home {
+        Some(home) => format!("{} is shown without what matches {} patterns", home.display(), sandbox.hidden.len()),
+        None => "of the home directory toolchains at most are shown".to_owned(),
+    };
+    let environment = if plan.projected_environment { "" } else { "; the command has all of the caller's variables" };
+    let detail = format!("{home}; {} other paths are covered{environment}", sandbox.covers.len());
+    let mut receipt = enforced(SECRET_PATHS, &[Dimension::Secrets], probes, detail);
+    if !plan.projected_environment {
+        receipt.level = Level::Cooperative;
+    }
+    if sandbox.covers.is_empty() {
+        // With nothing to cover, what the root does not show says it all.
+        receipt.known_by = probed(PROJECTED_ROOT, probes);
+    }
+    receipt
+}
+
+fn landlock(alone: bool, probes: &[Probe]) -> Receipt {
+    let version = crate::capability::landlock_version().unwrap_or_default();
+    let missing = if alone {
+        "; alone: without a projected root, process and queue namespaces, devices of its own and covered secrets"
+    } else {
+        ""
+    };
+    Receipt {
+        control: Control(restrict::LANDLOCK.to_owned()),
+        dimensions: vec![Dimension::FilesystemRead, Dimension::FilesystemWrite],
+        level: Level::Enforced,
+        known_by: probed(restrict::LANDLOCK, probes),
+        detail: format!("interface version {version}{missing}"),
+    }
+}
+
+fn of_process(plan: &Plan, probes: &[Probe], receipts: &mut Vec<Receipt>) {
+    let restrictions = &plan.restrictions;
+    let process = [Dimension::Subprocess];
+    if restrictions.drops_capabilities() {
+        let detail = "none, and none to be gained by executing a program".to_owned();
+        receipts.push(enforced(restrict::CAPABILITIES, &process, probes, detail));
+    }
+    if restrictions.no_new_privs() {
+        let detail = "set-user-id programs run without their rights".to_owned();
+        receipts.push(enforced(restrict::NO_NEW_PRIVS, &process, probes, detail));
+    }
+    if restrictions.filters_calls() {
+        let detail = "what no build needs is refused".to_owned();
+        receipts.push(enforced(restrict::SECCOMP, &process, probes, detail));
+    }
+    if !restrictions.limits().is_empty() {
+        let limits: Vec<String> =
+            restrictions.limits().iter().map(|(which, limit)| format!("{which:?} {limit}")).collect();
+        let detail = format!("of each process: {}", limits.join(", "));
+        receipts.push(enforced(restrict::LIMITS, &[Dimension::Resources], probes, detail));
+    }
 }
 
 fn namespace_receipt(
@@ -81,6 +223,7 @@ fn namespace_receipt(
 }
 
 fn stage_receipt(plan: &Plan, launched: &Launched, root: bool) -> Result<Receipt, WorkerFailure> {
+    let sandboxed = plan.sandbox.is_some() && plan.with(PROJECTED_ROOT);
     let project = plan.project.display();
     let known_by = match std::fs::read(format!("/proc/{}/mountinfo", launched.pid.as_raw_nonzero())) {
         Ok(table) if shows_stage(&table, &plan.project) => KnownBy::Observed,
@@ -93,10 +236,11 @@ fn stage_receipt(plan: &Plan, launched: &Launched, root: bool) -> Result<Receipt
     Ok(Receipt {
         control: Control("stage_mount".to_owned()),
         dimensions: vec![Dimension::FilesystemWrite],
-        level: Level::Unenforced,
+        level: if sandboxed && !root { Level::Enforced } else { Level::Unenforced },
         known_by,
         detail: format!(
-            "writes below {project} go to the stage{caveat}; writes elsewhere are as the user's rights allow"
+            "writes below {project} go to the stage{caveat}; writes elsewhere are as {} allows",
+            if sandboxed { "the projected root" } else { "the user's right" }
         ),
     })
 }

@@ -180,8 +180,14 @@ fn an_executor_that_is_not_there() {
     let world = World::new();
     refused(&world, &["run", "--executor", "oci", "--", "true"], &["not in this version", "--executor krun"]);
     assert!(world.status()["outcome"]["refused"].is_object());
-    let sandbox = ["run", "--executor", "host", "--filesystem", "sandbox", "--", "true"];
-    refused(&world, &sandbox, &["sandbox", "--executor krun"]);
+    for option in ["--access=*.pem:deny", "--mount=/usr:read"] {
+        let bare = ["run", "--executor", "host", option, "--", "true"];
+        world.pvisor(&bare).expect(2).says(&["needs a sandbox", "--filesystem sandbox"]);
+    }
+    for option in ["--access=*.pem:ask", "--mount=/usr:stage"] {
+        let later = ["run", "--executor", "host", "--filesystem", "sandbox", option, "--", "true"];
+        world.pvisor(&later).expect(6).says(&["not in this version"]);
+    }
     let rootfs = ["run", "--executor", "host", "--rootfs", "/usr", "--", "true"];
     refused(&world, &rootfs, &["root filesystem", "--executor krun"]);
     refused(&world, &["run", "--executor", "host", "--tty", "always", "--", "true"], &["terminal", "--tty"]);

@@ -187,11 +187,9 @@ fn denied_network_is_denied_and_known() {
     let args = ["run", "--executor", "host", "--overlaynet-deny-all", "--", "bash", "-c", &script];
     assert_ne!(world.pvisor(&args).code(), 0);
     assert!(listener.accept().is_err(), "the command reached the host");
-    // Root could leave it, and the record says so.
     let status = world.status();
-    let root = rustix::process::geteuid().is_root();
-    assert_eq!(status["safety"]["network_non_bypassable"], !root);
-    assert_eq!(status["observations"][2]["level"], if root { "cooperative" } else { "enforced" }, "{status:#}");
+    assert_eq!(status["safety"]["network_non_bypassable"], true);
+    assert_eq!(status["observations"][2]["level"], "enforced", "{status:#}");
     assert_eq!(status["observations"][2]["need"], "required");
     world.pvisor(&["run", "--executor", "host", "--", "bash", "-c", &script]).expect(0);
     assert!(listener.accept().is_ok());

@@ -103,6 +103,22 @@ pub struct Receipt {
     pub detail: String,
 }
 
+/// Something that was tried inside, as the command would, before the command started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Probe {
+    /// What was tried: a word for programs.
+    pub name: String,
+    /// The control that is to stop it.
+    pub control: Control,
+    /// What is to be seen: a fragment.
+    pub expected: String,
+    /// What was seen.
+    pub observed: String,
+    /// Whether that is as it should be.
+    pub holds: bool,
+}
+
 /// What a bundle says of one dimension.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -207,6 +223,9 @@ pub struct Bundle {
     pub outcome: Outcome,
     /// Every receipt, in order of installation.
     pub receipts: Vec<Receipt>,
+    /// What was tried before the command started; empty where the executor tries nothing.
+    #[serde(default)]
+    pub probes: Vec<Probe>,
     /// One per dimension, in the order of [`Dimension::ALL`].
     pub observations: Vec<Observation>,
     /// Derived from the observations.

@@ -5,6 +5,7 @@
 
 mod bytes;
 mod capability;
+mod confinement;
 mod envelope;
 mod evidence;
 mod executor;
@@ -15,10 +16,11 @@ mod worker;
 
 pub use bytes::OsBytes;
 pub use capability::{Capability, CapabilityState};
+pub use confinement::{Confinement, EnvironmentMode, HomeView, HostMount};
 pub use envelope::{Envelope, EnvelopeError, Magic};
 pub use evidence::{
-    BUNDLE_SCHEMA, Bundle, Control, Dimension, Interruption, KnownBy, Level, Need, Observation, Outcome, Receipt,
-    Safety, StageRecord, StageState,
+    BUNDLE_SCHEMA, Bundle, Control, Dimension, Interruption, KnownBy, Level, Need, Observation, Outcome, Probe,
+    Receipt, Safety, StageRecord, StageState,
 };
 pub use executor::{Executor, ExecutorKind, ExecutorRequest, Refusal};
 pub use exit::{CommandEnd, ExitCode, signal_name};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ExecutorKind, ExecutorRequest, Need, OsBytes, RunId};
+use crate::{Confinement, ExecutorKind, ExecutorRequest, Need, OsBytes, RunId};
 
 /// Everything that decides a run, after arguments, configuration and defaults are resolved. Nothing is looked up later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +23,9 @@ pub struct RunSpec {
     pub stage: Option<StageSpec>,
     /// Filesystem controls of the host executor.
     pub filesystem: FilesystemMode,
+    /// Other controls of the host executor.
+    #[serde(default)]
+    pub confinement: Confinement,
     /// Network policy.
     pub network: NetworkMode,
     /// Limits.
@@ -160,10 +163,22 @@ pub struct PublishSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Resources {
-    /// Virtual CPUs.
+    /// Virtual CPUs of a guest; processors that a command on the host can keep busy.
     pub cpus: Option<u8>,
     /// Memory in MiB.
     pub memory_mib: Option<u32>,
+    /// Processes and threads at a time.
+    #[serde(default)]
+    pub pids: Option<u32>,
+    /// Open files of each process.
+    #[serde(default)]
+    pub open_files: Option<u32>,
+    /// Size of each file in MiB.
+    #[serde(default)]
+    pub file_size_mib: Option<u32>,
+    /// Processor time of each process in seconds.
+    #[serde(default)]
+    pub cpu_time_s: Option<u32>,
 }
 
 /// Root filesystem of a guest.

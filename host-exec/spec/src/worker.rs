@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CommandEnd, OsBytes, Receipt, RunSpec};
+use crate::{CommandEnd, OsBytes, Probe, Receipt, RunSpec};
 
 /// Everything a worker needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,8 +19,12 @@ pub struct WorkerJob {
     pub kernel: Option<OsBytes>,
     /// Guest initramfs (krun).
     pub initramfs: Option<OsBytes>,
-    /// Hidden paths of the guest's root: globs against the absolute path on the host.
+    /// Hidden paths of the guest's or the sandbox's root: globs against the absolute path on the host.
     pub hidden: Vec<String>,
+    /// Controls to leave out, by name: for tests that show what each is for. pvisor itself never sets it, and what is
+    /// left out is not claimed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<String>,
 }
 
 /// What a worker says.
@@ -29,6 +33,8 @@ pub struct WorkerJob {
 pub enum WorkerEvent {
     /// A control was installed.
     Installed(Receipt),
+    /// What the policy forbids was tried.
+    Probed(Probe),
     /// The command runs. `pid`: its process id on the host where it has one.
     Started {
         /// Host process id.

@@ -7,9 +7,11 @@ use rustix::io::Errno;
 use super::{capability, usable};
 use crate::launch::namespaces::last_errno;
 
+/// Flag of the query for the version.
+const VERSION: u32 = 1;
+
 /// Landlock, with the version of its interface and the errata that the kernel says are fixed.
 pub fn landlock() -> Capability {
-    const VERSION: u32 = 1;
     const ERRATA: u32 = 2;
     match landlock_query(VERSION) {
         Ok(abi) => {
@@ -35,6 +37,11 @@ pub fn landlock() -> Capability {
             "allow the landlock system calls, which a container's seccomp filter may block",
         ),
     }
+}
+
+/// The version of Landlock's interface, where the kernel has it.
+pub(crate) fn landlock_version() -> Option<i64> {
+    landlock_query(VERSION).ok()
 }
 
 fn landlock_query(flags: u32) -> Result<i64, Errno> {

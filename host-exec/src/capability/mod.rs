@@ -4,6 +4,7 @@ mod cgroup;
 mod kernel;
 
 pub use cgroup::cgroup_v2;
+pub(crate) use kernel::landlock_version;
 pub use kernel::{landlock, seccomp, tun};
 
 use pvisor_spec::{Capability, CapabilityState};

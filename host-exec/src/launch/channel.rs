@@ -14,18 +14,37 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::trial::{Trial, Tried};
+use crate::restrict::Restriction;
+
+/// A filesystem that the worker serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Served {
+    /// The stage of the project.
+    Project,
+    /// A copy of the home directory that is thrown away.
+    Home,
+}
+
 /// Longest message, in bytes. The messages are a few bytes each.
 const MAX_MESSAGE: usize = 512;
 
 /// What the launched process says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Report {
-    /// The stage is mounted; its device comes with the message.
-    Mounted,
+    /// A filesystem of the worker's is mounted; its device comes with the message.
+    Mounted(Served),
     /// Everything is set up; the command can start.
     Ready {
         /// Whether `/proc` shows the command's processes only; else the error of the mount.
         own_proc: Result<(), i32>,
+    },
+    /// Something was tried as the command would.
+    Tried {
+        /// What.
+        trial: Trial,
+        /// What came of it.
+        tried: Tried,
     },
     /// A step of the setup failed.
     Failed(Failed),
@@ -55,14 +74,22 @@ pub(crate) enum Step {
     FuseDevice,
     StageMount,
     Loopback,
+    /// An operation of the sandbox, by its number; `None`: its root.
+    Sandbox(Option<u16>),
+    Trial,
     WorkingDirectory,
     Process,
     Identity,
+    Restriction(Restriction),
 }
 
 /// What the worker asks of the launched process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Order {
+    /// The user namespace has its ids.
+    Mapped,
+    /// What was mounted last is served.
+    Serving,
     /// Start the command.
     Start {
         /// Give it the terminal first.
@@ -181,11 +208,11 @@ mod tests {
     fn messages_stay_apart_and_carry_descriptors_and_the_sender() {
         let (near, far) = Channel::pair().unwrap();
         let (mut reader, writer) = std::io::pipe().unwrap();
-        far.send(&Report::Mounted, Some(writer.as_fd())).unwrap();
+        far.send(&Report::Mounted(Served::Project), Some(writer.as_fd())).unwrap();
         drop(writer);
         far.send(&Report::Ended(CommandEnd::Exited(3)), None).unwrap();
         let first = near.receive::<Report>().unwrap().unwrap();
-        assert_eq!((first.message, first.sender), (Report::Mounted, Some(std::process::id())));
+        assert_eq!((first.message, first.sender), (Report::Mounted(Served::Project), Some(std::process::id())));
         let second = near.receive::<Report>().unwrap().unwrap();
         assert_eq!(second.message, Report::Ended(CommandEnd::Exited(3)));
         assert!(second.fd.is_none());

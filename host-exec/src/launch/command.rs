@@ -9,6 +9,7 @@ use nix::unistd::{ForkResult, Gid, Pid, Uid};
 use pvisor_spec::CommandEnd;
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
+use serde::{Deserialize, Serialize};
 
 use super::channel::{Channel, Failed, Report, Step};
 use super::terminal;
@@ -23,7 +24,13 @@ pub(crate) enum Start {
 }
 
 /// Forks and executes the command in a process group of its own. `mask`: the signal mask that it gets.
-pub(crate) fn start(plan: &Plan, mask: &SigSet, foreground: bool, channel: &Channel) -> Result<Start, Failed> {
+pub(crate) fn start(
+    plan: &Plan,
+    alone: bool,
+    mask: &SigSet,
+    foreground: bool,
+    channel: &Channel,
+) -> Result<Start, Failed> {
     let process = |errno| Failed { step: Step::Process, errno };
     let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| process(e.raw_os_error()))?;
     let exec = Exec::new(plan);
@@ -31,9 +38,12 @@ pub(crate) fn start(plan: &Plan, mask: &SigSet, foreground: bool, channel: &Chan
     match unsafe { nix::unistd::fork() }.map_err(|e| process(e as i32))? {
         ForkResult::Child => {
             drop(reader);
-            let trouble = become_command(plan, &exec, mask, foreground, channel);
+            let trouble = become_command(plan, alone, &exec, mask, foreground, channel);
             // The other side takes an unreadable answer for a death before the start.
-            let _ = rustix::io::write(&writer, &trouble.to_bytes());
+            let mut bytes = [0; MAX_TROUBLE];
+            if let Ok(bytes) = postcard::to_slice(&trouble, &mut bytes) {
+                let _ = rustix::io::write(&writer, bytes);
+            }
             exit_now(127)
         }
         ForkResult::Parent { child } => {
@@ -62,51 +72,36 @@ pub(crate) fn exit_now(code: i32) -> ! {
 }
 
 /// Why a process did not become the command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Trouble {
     NotFound,
     NotExecutable,
     Step(Failed),
 }
 
-impl Trouble {
-    const LENGTH: usize = 5;
-
-    fn to_bytes(self) -> [u8; Self::LENGTH] {
-        let (kind, errno) = match self {
-            Self::NotFound => (b'F', 0),
-            Self::NotExecutable => (b'X', 0),
-            Self::Step(Failed { step: Step::Identity, errno }) => (b'I', errno),
-            Self::Step(Failed { errno, .. }) => (b'P', errno),
-        };
-        let [a, b, c, d] = errno.to_ne_bytes();
-        [kind, a, b, c, d]
-    }
-
-    fn from_bytes([kind, errno @ ..]: [u8; Self::LENGTH]) -> Self {
-        let errno = i32::from_ne_bytes(errno);
-        match kind {
-            b'F' => Self::NotFound,
-            b'X' => Self::NotExecutable,
-            b'I' => Self::Step(Failed { step: Step::Identity, errno }),
-            _ => Self::Step(Failed { step: Step::Process, errno }),
-        }
-    }
-}
+/// Longest trouble, in bytes.
+const MAX_TROUBLE: usize = 32;
 
 /// What the child wrote; `None`: it became the command, which closed the pipe.
 fn read_trouble(reader: &OwnedFd) -> Option<Trouble> {
-    let mut bytes = [0; Trouble::LENGTH];
+    let mut bytes = [0; MAX_TROUBLE];
     loop {
         match rustix::io::read(reader, &mut bytes) {
             Err(Errno::INTR) => {}
-            Ok(Trouble::LENGTH) => return Some(Trouble::from_bytes(bytes)),
-            _ => return None,
+            Ok(length) => return postcard::from_bytes(bytes.get(..length)?).ok(),
+            Err(_) => return None,
         }
     }
 }
 
-fn become_command(plan: &Plan, exec: &Exec, mask: &SigSet, foreground: bool, channel: &Channel) -> Trouble {
+fn become_command(
+    plan: &Plan,
+    alone: bool,
+    exec: &Exec,
+    mask: &SigSet,
+    foreground: bool,
+    channel: &Channel,
+) -> Trouble {
     let step = |step, errno: nix::Error| Trouble::Step(Failed { step, errno: errno as i32 });
     if let Err(e) = nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0)) {
         return step(Step::Process, e);
@@ -118,13 +113,22 @@ fn become_command(plan: &Plan, exec: &Exec, mask: &SigSet, foreground: bool, cha
         return Trouble::Step(Failed { step: Step::Process, errno: e.raw_os_error() });
     }
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(plan.umask));
-    if let Err(e) = take_identity(plan) {
-        return step(Step::Identity, e);
+    if let Err(failed) = take_shape(plan, alone) {
+        return Trouble::Step(failed);
     }
     if let Err(e) = reset_signals(mask) {
         return step(Step::Process, e);
     }
     exec.run()
+}
+
+/// Makes this process what the command is to be: its user, and everything it is held to. `alone`: without namespaces.
+pub(super) fn take_shape(plan: &Plan, alone: bool) -> Result<(), Failed> {
+    let restriction =
+        |(which, errno): (_, Errno)| Failed { step: Step::Restriction(which), errno: errno.raw_os_error() };
+    plan.restrictions.install_first().map_err(restriction)?;
+    take_identity(plan).map_err(|e| Failed { step: Step::Identity, errno: e as i32 })?;
+    plan.restrictions.install_last(alone).map_err(restriction)
 }
 
 fn take_identity(plan: &Plan) -> nix::Result<()> {
@@ -186,13 +190,16 @@ fn is_there(program: &CStr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::restrict::Restriction;
 
     #[test]
-    fn trouble_comes_back_from_bytes() {
-        let failed = |step, errno| Trouble::Step(Failed { step, errno });
-        for trouble in [Trouble::NotFound, Trouble::NotExecutable, failed(Step::Identity, 1), failed(Step::Process, -7)]
+    fn trouble_fits() {
+        for trouble in
+            [Trouble::NotFound, Trouble::Step(Failed { step: Step::Restriction(Restriction::Filter), errno: i32::MIN })]
         {
-            assert_eq!(Trouble::from_bytes(trouble.to_bytes()), trouble);
+            let mut bytes = [0; MAX_TROUBLE];
+            let bytes = postcard::to_slice(&trouble, &mut bytes).unwrap();
+            assert_eq!(postcard::from_bytes(bytes), Ok(trouble));
         }
     }
 }

@@ -2,6 +2,7 @@
 //! passes signals on, reaps orphans, and takes everything down with it when it ends.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{SigSet, Signal};
@@ -12,11 +13,13 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::WaitOptions;
 
-use super::channel::{Channel, Failed, Order, Report, Step};
+use super::channel::{Channel, Failed, Order, Report, Served, Step};
 use super::command::{self, Start};
-use super::namespaces::{self, IdMaps, Namespaces};
-use super::{descendants, terminal};
+use super::namespaces::{self, IdMaps, Namespaces, UserIds};
+use super::{descendants, terminal, trial};
 use crate::plan::Plan;
+use crate::receipts;
+use crate::sandbox::{self, Sandbox};
 
 /// Where the channel is in the launched process: the first descriptor after the standard ones.
 const CHANNEL: i32 = 3;
@@ -41,7 +44,7 @@ impl Init<'_> {
         let outcome = std::panic::catch_unwind(supervise);
         // After an error there is nobody left to tell.
         let code = if matches!(outcome, Ok(Ok(()))) { 0 } else { 1 };
-        if self.namespaces.is_none() {
+        if self.namespaces.is_none_or(|n| !n.pid) {
             descendants::kill_all();
         }
         // The end of process 1 is the end of its namespace: the kernel kills what is left in it, and only then lets
@@ -59,7 +62,7 @@ impl Init<'_> {
             match channel.receive::<Order>()?.map(|r| r.message) {
                 Some(Order::Start { foreground }) => break foreground,
                 // Nothing runs yet that a signal could go to.
-                Some(Order::Signal(_) | Order::Continue { .. }) => {}
+                Some(Order::Signal(_) | Order::Continue { .. } | Order::Mapped | Order::Serving) => {}
                 Some(Order::Kill) | None => return Ok(()),
             }
         };
@@ -67,7 +70,7 @@ impl Init<'_> {
             let failed = Failed { step: Step::WorkingDirectory, errno: error.raw_os_error() };
             return channel.send(&Report::Failed(failed), None);
         }
-        match command::start(self.plan, &self.mask, foreground, &channel) {
+        match command::start(self.plan, self.namespaces.is_none(), &self.mask, foreground, &channel) {
             Err(failed) => channel.send(&Report::Failed(failed), None),
             Ok(Start::Ended(end)) => channel.send(&Report::Ended(end), None),
             Ok(Start::Running(command)) => {
@@ -83,24 +86,63 @@ impl Init<'_> {
         let _ = nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0));
         let Some(namespaces) = self.namespaces else {
             at(Step::Process, rustix::process::set_child_subreaper(Some(rustix::process::getpid())))?;
+            trial::run(self.plan, channel, true)?;
             return Ok(Err(Errno::NOSYS.raw_os_error()));
         };
         let kill = Some(rustix::process::Signal::KILL);
         at(Step::Process, rustix::process::set_parent_process_death_signal(kill))?;
-        if namespaces.user {
-            at(Step::UserMap, self.maps.write())?;
+        if !namespaces.pid {
+            at(Step::Process, rustix::process::set_child_subreaper(Some(rustix::process::getpid())))?;
+        }
+        match namespaces.user {
+            None => {}
+            Some(UserIds::Own) => at(Step::UserMap, self.maps.write())?,
+            Some(UserIds::All) => match at(Step::UserMap, channel.receive::<Order>())?.map(|r| r.message) {
+                Some(Order::Mapped) => {}
+                _ => return Err(Failed { step: Step::UserMap, errno: Errno::PERM.raw_os_error() }),
+            },
         }
         at(Step::MountPrivacy, namespaces::keep_mounts_inside())?;
-        if self.plan.stage.is_some() {
-            let device = at(Step::FuseDevice, open_device())?;
-            let project = &self.plan.project;
-            at(Step::StageMount, pvisor_virtiofs::fuse::mount(device.as_fd(), project, self.uid, self.gid))?;
-            at(Step::StageMount, channel.send(&Report::Mounted, Some(device.as_fd())))?;
-        }
         if namespaces.network {
             at(Step::Loopback, namespaces::bring_loopback_up())?;
         }
-        Ok(namespaces::mount_proc().map_err(Errno::raw_os_error))
+        let own_proc = match &self.plan.sandbox {
+            Some(sandbox) if self.plan.with(receipts::PROJECTED_ROOT) => {
+                self.enter_sandbox(sandbox, channel)?;
+                Ok(())
+            }
+            _ => {
+                if self.plan.stage.is_some() {
+                    at(Step::StageMount, self.serve(Served::Project, &self.plan.project, channel))?;
+                }
+                let own_proc = namespaces::mount_proc();
+                if own_proc.is_ok() && !self.plan.keep_capabilities {
+                    // A kernel that can't leaves them to the user's rights, as the rest of the host is.
+                    let _ = sandbox::freeze_settings();
+                }
+                own_proc.map_err(Errno::raw_os_error)
+            }
+        };
+        trial::run(self.plan, channel, false)?;
+        Ok(own_proc)
+    }
+
+    fn enter_sandbox(&self, sandbox: &Sandbox, channel: &Channel) -> Result<(), Failed> {
+        let entered = sandbox::build(sandbox, |which, place| self.serve(which, place, channel));
+        entered.map_err(|(number, e)| Failed { step: Step::Sandbox(number), errno: e.raw_os_error() })
+    }
+
+    /// Mounts what the worker serves, and waits until it does.
+    fn serve(&self, which: Served, place: &Path, channel: &Channel) -> Result<(), Errno> {
+        let device = open_device()?;
+        pvisor_virtiofs::fuse::mount(device.as_fd(), place, self.uid, self.gid)?;
+        channel.send(&Report::Mounted(which), Some(device.as_fd()))?;
+        // As long as it is open here, the end of the worker would not be the end of the mount.
+        drop(device);
+        match channel.receive::<Order>()?.map(|r| r.message) {
+            Some(Order::Serving) => Ok(()),
+            _ => Err(Errno::CANCELED),
+        }
     }
 }
 
@@ -159,7 +201,7 @@ fn attend(command: Pid, channel: &Channel) -> Result<(), Errno> {
                     }
                     signal_group(command, libc::SIGCONT);
                 }
-                Some(Order::Start { .. }) => {}
+                Some(Order::Start { .. } | Order::Mapped | Order::Serving) => {}
                 Some(Order::Kill) | None => return Ok(()),
             }
         }

@@ -6,25 +6,45 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 
-/// Namespaces that a launched process gets of its own. Mount and process namespaces always come together.
+/// Namespaces that a launched process gets of its own, beside that of mounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Namespaces {
-    /// A user namespace that has just the caller's own ids: the way for those who are not root.
-    pub(crate) user: bool,
+    /// A user namespace with these ids.
+    pub(crate) user: Option<UserIds>,
+    /// A process namespace; only a test leaves it out.
+    pub(crate) pid: bool,
     /// A network namespace with nothing but its own loopback.
     pub(crate) network: bool,
+    /// Namespaces of System V's and POSIX's queues and memory.
+    pub(crate) ipc: bool,
+    /// Namespaces of the host's name and of its control groups.
+    pub(crate) names: bool,
+}
+
+/// Which ids a user namespace has; each stands for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UserIds {
+    /// Just the caller's own: the way for those who are not root.
+    Own,
+    /// All that the caller has: files of others stay theirs. Only root can make such a map, and from outside.
+    All,
 }
 
 impl Namespaces {
+    /// Those that every run has.
+    pub(crate) fn least(user: Option<UserIds>) -> Self {
+        Self { user, pid: true, network: false, ipc: false, names: false }
+    }
+
     fn clone_flags(self) -> libc::c_int {
-        let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWPID;
-        if self.user {
-            flags |= libc::CLONE_NEWUSER;
-        }
-        if self.network {
-            flags |= libc::CLONE_NEWNET;
-        }
-        flags
+        let wanted = [
+            (self.user.is_some(), libc::CLONE_NEWUSER),
+            (self.pid, libc::CLONE_NEWPID),
+            (self.network, libc::CLONE_NEWNET),
+            (self.ipc, libc::CLONE_NEWIPC),
+            (self.names, libc::CLONE_NEWUTS | libc::CLONE_NEWCGROUP),
+        ];
+        wanted.into_iter().filter(|(wanted, _)| *wanted).fold(libc::CLONE_NEWNS, |flags, (_, flag)| flags | flag)
     }
 }
 
@@ -61,8 +81,8 @@ pub(crate) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// The maps of a user namespace that has just one user and one group. Made before the fork, so that writing them
-/// takes no memory: a process with several threads can do it in its child too.
+/// The maps of a user namespace. Made before the fork, so that writing them takes no memory: a process with several
+/// threads can do it in its child too.
 pub(crate) struct IdMaps {
     uid: String,
     gid: String,
@@ -75,12 +95,34 @@ impl IdMaps {
         Self { uid: format!("{uid} {uid} 1"), gid: format!("{gid} {gid} 1") }
     }
 
+    /// Maps every id that this process can see to itself.
+    pub(crate) fn all() -> std::io::Result<Self> {
+        let identity = |path| Ok::<_, std::io::Error>(to_themselves(&std::fs::read_to_string(path)?));
+        Ok(Self { uid: identity("/proc/self/uid_map")?, gid: identity("/proc/self/gid_map")? })
+    }
+
+    /// Writes the maps of the user namespace that a child of this process is in.
+    pub(crate) fn write_for(&self, child: i32) -> std::io::Result<()> {
+        std::fs::write(format!("/proc/{child}/uid_map"), &self.uid)?;
+        std::fs::write(format!("/proc/{child}/gid_map"), &self.gid)
+    }
+
     /// Writes the maps of the new user namespace that the process is in.
     pub(crate) fn write(&self) -> Result<(), Errno> {
         write_file(c"/proc/self/setgroups", "deny")?;
         write_file(c"/proc/self/uid_map", &self.uid)?;
         write_file(c"/proc/self/gid_map", &self.gid)
     }
+}
+
+/// The lines of a map with the ids of its inside on both sides.
+fn to_themselves(map: &str) -> String {
+    let lines = map.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let (first, count) = (words.next()?, words.nth(1)?);
+        Some(format!("{first} {first} {count}\n"))
+    });
+    lines.collect()
 }
 
 fn write_file(path: &CStr, text: &str) -> Result<(), Errno> {
@@ -138,5 +180,17 @@ pub(crate) unsafe fn close_from(first: u32) -> Result<(), Errno> {
             Ok(())
         }
         other => Err(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_id_is_mapped_to_itself() {
+        assert_eq!(to_themselves("         0          0 4294967295\n"), "0 0 4294967295\n");
+        assert_eq!(to_themselves("0 1000 1\n1 100000 65536\n"), "0 0 1\n1 1 65536\n");
+        assert_eq!(to_themselves(""), "");
     }
 }

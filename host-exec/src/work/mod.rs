@@ -1,39 +1,96 @@
 //! The worker: launches, serves the stage, relays, and cleans up.
 
+mod group;
 mod relay;
 mod stage;
 
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use pvisor_spec::{CommandEnd, WorkerEvent, WorkerFailure, WorkerJob};
+use pvisor_spec::{
+    CommandEnd, Level, Need, Observation, Probe, Receipt, RunSpec, WorkerEvent, WorkerFailure, WorkerJob,
+};
 
 use crate::failure::failure;
 use crate::launch;
 use crate::plan::Plan;
-use crate::receipts;
+use crate::{receipts, trials};
+use group::Groups;
 use relay::Relay;
 use stage::ServedStage;
 
 /// Runs a job to its end.
 pub(crate) fn run(job: &WorkerJob, report: &(dyn Fn(WorkerEvent) + Send + Sync)) -> Result<CommandEnd, WorkerFailure> {
-    let plan = Plan::new(&job.spec)?;
+    let plan = Plan::new(job)?;
     die_with_parent()?;
+    let decoys = trials::prepare(&plan)?;
     let (signals, mask) = take_signals()?;
-    let mut launched = launch::launch(&plan, mask)?;
-    raise_file_limit();
-    end_on_panic();
-    let served = match launched.device.take() {
-        None => None,
-        Some(device) => Some(ServedStage::open(&plan, device)?),
-    };
-    for receipt in receipts::collect(&plan, &launched)? {
+    let mut served = Vec::new();
+    let launched = launch::launch(&plan, mask, &mut |which, device| {
+        raise_file_limit();
+        end_on_panic();
+        served.push(ServedStage::open(&plan, which, device)?);
+        Ok(())
+    })?;
+    drop(decoys);
+    let alone = launched.namespaces.is_none();
+    let judged = launched.tried.iter().map(|(trial, tried)| trials::judge(*trial, *tried, alone));
+    let probes: Vec<Probe> = judged.collect();
+    for probe in &probes {
+        report(WorkerEvent::Probed(probe.clone()));
+    }
+    check_probes(&plan, alone, &probes)?;
+    let group = Groups::make(&plan, launched.pid.as_raw_nonzero().get());
+    let mut receipts = receipts::collect(&plan, &launched, &probes)?;
+    receipts.extend(group.as_ref().map(Groups::receipt));
+    let lacking = lacking(&job.spec, &receipts);
+    for receipt in receipts {
         report(WorkerEvent::Installed(receipt));
     }
+    lacking?;
     // Whatever goes wrong from here on: when the launched process is gone, so is everything of the command.
-    let end = Relay::new(&plan, launched, signals, report).run();
-    match served.map_or(Ok(()), ServedStage::finish) {
-        Ok(()) => end,
-        Err(broken) => Err(end.err().unwrap_or(broken)),
+    let mut end = Relay::new(&plan, launched, signals, report).run();
+    drop(group);
+    // What is mounted in another comes after it.
+    for served in served.into_iter().rev() {
+        if let Err(broken) = served.finish() {
+            end = Err(end.err().unwrap_or(broken));
+        }
+    }
+    end
+}
+
+/// A run that may start only with everything enforced does not start with less.
+fn lacking(spec: &RunSpec, receipts: &[Receipt]) -> Result<(), WorkerFailure> {
+    let enough = |level| level == Level::Enforced || level == Level::Cooperative && !spec.confinement.strict;
+    let observations = Observation::from_receipts(receipts, &spec.needs);
+    let lacking = observations.iter().filter(|o| o.need == Need::Required && !enough(o.level));
+    let names: Vec<String> = lacking.map(|o| format!("{:?}", o.dimension)).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    Err(failure(
+        "control_missing",
+        format!("required and not enforced here: {}", names.join(", ")),
+        "`pvisor doctor` shows what this machine lacks",
+    ))
+}
+
+/// A control that does not do what it is for is worse than none: the command does not start.
+fn check_probes(plan: &Plan, alone: bool, probes: &[Probe]) -> Result<(), WorkerFailure> {
+    let tried = plan.trials.get().map_or(0, |trials| trials.of(alone).count());
+    if probes.len() != tried {
+        return Err(failure("probe", format!("{} of {tried} probes came to an end", probes.len()), ""));
+    }
+    match probes.iter().find(|probe| !probe.holds) {
+        None => Ok(()),
+        Some(probe) => Err(failure(
+            "probe",
+            format!(
+                "{} does not hold: {} was to be {}, and {}",
+                probe.control.0, probe.name, probe.expected, probe.observed
+            ),
+            "nothing was run; this machine is not as pvisor takes it to be",
+        )),
     }
 }
 

@@ -261,24 +261,29 @@ print([l.split(':')[0].strip() for l in open('/proc/net/dev').readlines()[2:]][:
         let told = setup.run(&wish);
         assert_eq!(told.stdout, "own loopback works\nno\nno\n['lo']\n", "{told:?}");
         let receipt = told.receipts.iter().find(|r| r.control.0 == "network_namespace").unwrap();
-        assert_eq!((receipt.level, receipt.known_by), (of_namespaces(setup), KnownBy::Observed));
+        assert_eq!((receipt.level, receipt.known_by), (Level::Enforced, KnownBy::Observed));
     }
 }
 
-/// Real root keeps its capabilities and can leave them.
-fn of_namespaces(setup: &Setup) -> Level {
-    if setup.root() { Level::Cooperative } else { Level::Enforced }
-}
-
 fn receipts(setup: &Setup) {
-    let told = setup.run(&setup.shell("true"));
+    const PROCESS: [&str; 3] = ["no_capabilities", "no_new_privs", "seccomp"];
+    let told = setup.run(&setup.shell("grep -E '^(Cap|NoNew|Seccomp:)' /proc/self/status | cut -f2 | sort -u"));
     let names: Vec<&str> = told.receipts.iter().map(|r| r.control.0.as_str()).collect();
-    assert_eq!(names, ["pid_namespace", "mount_namespace", "stage_mount"], "{told:?}");
+    let around = ["user_namespace", "pid_namespace", "mount_namespace", "stage_mount"];
+    assert_eq!(names, [&around[..], &PROCESS].concat(), "{told:?}");
     assert!(told.receipts.iter().all(|r| r.known_by == KnownBy::Observed), "{told:?}");
     let levels: Vec<Level> = told.receipts.iter().map(|r| r.level).collect();
-    assert_eq!(levels, [of_namespaces(setup), Level::Unenforced, Level::Unenforced]);
-    assert!(told.receipts[0].detail.contains("root") == setup.root());
-    assert!(told.receipts[2].detail.contains(setup.project().to_str().unwrap()));
+    assert_eq!(levels[..4], [Level::Enforced, Level::Enforced, Level::Unenforced, Level::Unenforced]);
+    assert!(told.receipts[3].detail.contains(setup.project().to_str().unwrap()));
+    let kernel: Vec<&str> = told.stdout.lines().filter(|l| *l != "000001ffffffffff").collect();
+    assert!(kernel == ["0000000000000000", "1", "2"], "{kernel:?}");
+    // Root who keeps his capabilities can leave, and that is said.
+    let mut wish = setup.shell("true");
+    wish.spec.confinement.keep_capabilities = true;
+    let told = setup.run(&wish);
+    assert!(!told.receipts.iter().any(|r| PROCESS.contains(&r.control.0.as_str())), "{told:?}");
+    let processes = told.receipts.iter().find(|r| r.control.0 == "pid_namespace").unwrap();
+    assert_eq!(processes.level == Level::Cooperative, setup.root(), "{processes:?}");
 }
 
 fn refusals(setup: &Setup) {
@@ -291,7 +296,6 @@ fn refusals(setup: &Setup) {
         assert!(!broken.message.is_empty());
         broken.kind
     };
-    assert_eq!(kind(&|s| s.filesystem = FilesystemMode::Sandbox), "unsupported");
     assert_eq!(kind(&|s| s.command.cwd = "/no/such/directory".into()), "cwd");
     assert_eq!(kind(&|s| s.command.argv.clear()), "internal");
     assert_eq!(kind(&|s| s.command.argv.push(vec![b'a', 0].into())), "usage");
@@ -313,12 +317,20 @@ fn without_namespaces(setup: &Setup) {
     (wish.spec.stage, wish.around) = (None, Some(NONE));
     let told = setup.run(&wish);
     assert_eq!((end(&told), told.stdout.as_str()), (CommandEnd::Exited(0), "ran\n"), "{told:?}");
-    assert_eq!(told.receipts.len(), 1);
     assert_eq!((told.receipts[0].control.0.as_str(), told.receipts[0].level), ("process_group", Level::Cooperative));
     setup.check_clean();
     let mut killed = setup.shell("setsid -f sh -c 'sleep 1000' $1; sleep 1000");
     (killed.spec.stage, killed.around, killed.spec.timeout_ms) = (None, Some(NONE), Some(300));
     assert_eq!(end(&setup.run(&killed)), CommandEnd::TimedOut);
+    // Landlock is then all that there is of a sandbox, and that is said.
+    let mut sandboxed = setup.shell("cat file; cat ../outside || echo hidden; echo x > ../made || echo refused");
+    std::fs::write(setup.path("outside"), "seen\n").unwrap();
+    (sandboxed.spec.stage, sandboxed.around, sandboxed.spec.filesystem) = (None, Some(NONE), FilesystemMode::Sandbox);
+    let told = setup.run(&sandboxed);
+    assert_eq!(told.stdout, "original\nhidden\nrefused\n", "{told:?}");
+    assert!(!setup.path("made").exists());
+    let landlock = told.receipts.iter().find(|r| r.control.0 == "landlock").unwrap();
+    assert!(landlock.detail.contains("alone: without"), "{landlock:?}");
     for network in [NetworkMode::Host, NetworkMode::DenyAll] {
         let mut wish = setup.shell("echo must not run");
         wish.around = Some(NONE);

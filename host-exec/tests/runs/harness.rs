@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex};
 
 use pvisor_host_exec::HostExecutor;
 use pvisor_spec::{
-    CommandEnd, CommandSpec, Durability, Executor, ExecutorKind, ExecutorRequest, FilesystemMode, GuestRoot,
-    NetworkMode, OsBytes, Receipt, Resources, RunId, RunSpec, StageSpec, WorkerEvent, WorkerFailure, WorkerJob,
+    CommandEnd, CommandSpec, Confinement, Durability, Executor, ExecutorKind, ExecutorRequest, FilesystemMode,
+    GuestRoot, NetworkMode, OsBytes, Receipt, Resources, RunId, RunSpec, StageSpec, WorkerEvent, WorkerFailure,
+    WorkerJob,
 };
 
 use crate::cases;
@@ -163,6 +164,7 @@ impl Setup {
                 max_bytes: None,
             }),
             filesystem: FilesystemMode::Host,
+            confinement: Confinement::default(),
             network: NetworkMode::Host,
             resources: Resources::default(),
             root: GuestRoot::Host,
@@ -184,6 +186,7 @@ impl Setup {
             kernel: None,
             initramfs: None,
             hidden: vec![],
+            without: vec![],
         };
         std::fs::write(&job, serde_json::to_vec(&document).unwrap()).unwrap();
         std::fs::write(&events, "").unwrap();
@@ -278,6 +281,7 @@ impl Running {
         for event in events_of(&events) {
             match event {
                 WorkerEvent::Installed(receipt) => receipts.push(receipt),
+                WorkerEvent::Probed(probe) => assert!(probe.holds, "{probe:?}"),
                 WorkerEvent::Started { .. } => started = true,
                 WorkerEvent::Ended(end) => outcome = Some(Ok(end)),
                 WorkerEvent::Failed(broken) => outcome = Some(Err(broken)),

@@ -87,9 +87,12 @@ mod tests {
     fn sizes_are_within_what_the_host_and_a_guest_can() {
         let size = Size::of(Resources::default()).unwrap();
         assert!(size.cpus >= 1 && size.cpus <= 2 && size.memory_mib == 2048);
-        assert_eq!(Size::of(Resources { cpus: Some(0), memory_mib: Some(128) }).unwrap().cpus, 1);
+        assert_eq!(
+            Size::of(Resources { cpus: Some(0), memory_mib: Some(128), ..Resources::default() }).unwrap().cpus,
+            1
+        );
         let host = thread::available_parallelism().unwrap().get().min(255);
-        assert_eq!(usize::from(Size::of(Resources { cpus: Some(255), memory_mib: None }).unwrap().cpus), host);
-        assert_eq!(Size::of(Resources { cpus: None, memory_mib: Some(127) }).unwrap_err().kind, "memory");
+        assert_eq!(usize::from(Size::of(Resources { cpus: Some(255), ..Resources::default() }).unwrap().cpus), host);
+        assert_eq!(Size::of(Resources { memory_mib: Some(127), ..Resources::default() }).unwrap_err().kind, "memory");
     }
 }

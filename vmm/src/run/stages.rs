@@ -46,7 +46,7 @@ impl Stages {
         let project = StageOptions {
             durability: stage.durability,
             keep: Keep::Reviewable,
-            hidden: Vec::new(),
+            hidden: job.spec.confinement.denied.clone(),
             boundaries: pseudo,
             max_bytes: stage.max_bytes,
         };
@@ -142,6 +142,7 @@ mod tests {
                 max_bytes: None,
             }),
             filesystem: FilesystemMode::Host,
+            confinement: pvisor_spec::Confinement::default(),
             network: NetworkMode::DenyAll,
             resources: Resources::default(),
             root: GuestRoot::Dir(root.as_path().into()),
@@ -151,7 +152,7 @@ mod tests {
             needs: vec![],
         };
         let hidden = vec![format!("{}/etc/shadow", root.display())];
-        WorkerJob { spec, run_dir: dir.join("run").into(), kernel: None, initramfs: None, hidden }
+        WorkerJob { spec, run_dir: dir.join("run").into(), kernel: None, initramfs: None, hidden, without: vec![] }
     }
 
     #[test]

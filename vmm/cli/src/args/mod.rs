@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
-pub(crate) use value::{Bytes, EnvPair, Memory, Published, Rate, Span};
+pub(crate) use value::{AccessRule, AccessVerdict, Bytes, EnvPair, Memory, MountArg, MountUse, Published, Rate, Span};
 
 /// Runs a command where it can't change your project, and keeps what it changed for you to review and apply.
 #[derive(Debug, Parser)]
@@ -68,12 +68,30 @@ pub(crate) struct RunArgs {
     /// Where the command starts [default: the current directory where it is in the project, else the project]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) cwd: Option<PathBuf>,
-    /// Virtual CPUs of the guest
+    /// Sandbox, private home directory, few variables, no network: what an unattended agent should have
+    #[arg(long)]
+    pub(crate) safe: bool,
+    /// As --safe, and do not start unless every kind of access is known to be controlled
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Virtual CPUs of the guest; processors that a command on the host can keep busy
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) cpus: Option<u8>,
-    /// Memory of the guest: 512M, 4G …
+    /// Memory of the guest, or of a command on the host: 512M, 4G …
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<Memory>,
+    /// Processes and threads at a time, on the host
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
+    pub(crate) pids: Option<u32>,
+    /// Open files of each process, on the host
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..))]
+    pub(crate) max_open_files: Option<u32>,
+    /// Size of each file that is written, on the host: 512M, 4G …
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) max_file_size: Option<Memory>,
+    /// Processor time of each process, on the host: 90s, 10m, 2h …
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) max_cpu_time: Option<Span>,
     /// End the command by force after this time: 90s, 10m, 2h …
     #[arg(long, value_name = "DURATION")]
     pub(crate) timeout: Option<Span>,
@@ -83,6 +101,9 @@ pub(crate) struct RunArgs {
     /// Set a variable of the command, or pass on the caller's with NAME alone
     #[arg(long = "env", value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<EnvPair>,
+    /// Pass on the caller's variable of this name
+    #[arg(long, value_name = "NAME")]
+    pub(crate) pass_env: Vec<OsString>,
     /// Root filesystem of the guest [default: the host's own, secrets hidden]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) rootfs: Option<PathBuf>,
@@ -95,6 +116,21 @@ pub(crate) struct RunArgs {
     /// What of the host's filesystem the host executor shows
     #[arg(long, value_enum, value_name = "VIEW", default_value_t)]
     pub(crate) filesystem: FilesystemArg,
+    /// Show a path of the host in the sandbox, for reading or also for writing
+    #[arg(long, value_name = "SRC:read|write[:TARGET]")]
+    pub(crate) mount: Vec<MountArg>,
+    /// Make paths look absent in the sandbox: a relative pattern stands for any depth, `~/` for the home directory
+    #[arg(long, value_name = "GLOB:deny")]
+    pub(crate) access: Vec<AccessRule>,
+    /// Leave a command on the host its capabilities: real root can then leave what it is kept in
+    #[arg(long)]
+    pub(crate) keep_capabilities: bool,
+    /// Let a command on the host use io_uring
+    #[arg(long)]
+    pub(crate) allow_io_uring: bool,
+    /// Let a command on the host make user namespaces, as browsers do for their own sandbox
+    #[arg(long)]
+    pub(crate) allow_user_namespaces: bool,
     /// Deny all network but the command's own loopback
     #[arg(long, conflicts_with_all = ["overlaynet_allow", "overlaynet_deny", "overlaynet_limit", "publish"])]
     pub(crate) overlaynet_deny_all: bool,

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU64;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::builder::{TypedValueParser, ValueParserFactory};
@@ -23,6 +24,10 @@ pub(crate) enum ValueError {
     Rate,
     #[error("expected PORT, HOST-PORT:PORT or ADDRESS:HOST-PORT:PORT, such as 8080:80 or [::1]:8080:80")]
     Published,
+    #[error("expected PATH:read or PATH:write, and perhaps :TARGET")]
+    Mount,
+    #[error("expected GLOB:deny, GLOB:ask or GLOB:warn")]
+    Access,
 }
 
 /// A length of time in milliseconds; never zero.
@@ -150,6 +155,74 @@ fn scaled(number: &str, unit: u64) -> Option<u64> {
     whole.checked_add(thousandths.checked_mul(unit)? / 1000)
 }
 
+/// How a mounted path can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MountUse {
+    Read,
+    Write,
+    Stage,
+}
+
+/// `SRC:read|write|stage[:TARGET]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MountArg {
+    pub(crate) source: PathBuf,
+    pub(crate) how: MountUse,
+    pub(crate) target: Option<PathBuf>,
+}
+
+impl FromStr for MountArg {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        for (word, how) in [(":read", MountUse::Read), (":write", MountUse::Write), (":stage", MountUse::Stage)] {
+            let Some((source, rest)) = text.rsplit_once(word) else { continue };
+            let target = match rest.strip_prefix(':') {
+                Some(target) if target.starts_with('/') => Some(PathBuf::from(target)),
+                None if rest.is_empty() => None,
+                _ => continue,
+            };
+            if !source.is_empty() {
+                return Ok(Self { source: source.into(), how, target });
+            }
+        }
+        Err(ValueError::Mount)
+    }
+}
+
+/// What becomes of an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AccessVerdict {
+    Deny,
+    Ask,
+    Warn,
+}
+
+/// `GLOB:deny|ask|warn`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AccessRule {
+    pub(crate) glob: String,
+    pub(crate) verdict: AccessVerdict,
+}
+
+impl FromStr for AccessRule {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let (glob, verdict) = text.rsplit_once(':').ok_or(ValueError::Access)?;
+        let verdict = match verdict {
+            "deny" => AccessVerdict::Deny,
+            "ask" => AccessVerdict::Ask,
+            "warn" => AccessVerdict::Warn,
+            _ => return Err(ValueError::Access),
+        };
+        if glob.is_empty() || globset::Glob::new(glob).is_err() {
+            return Err(ValueError::Access);
+        }
+        Ok(Self { glob: glob.to_owned(), verdict })
+    }
+}
+
 /// `NAME=VALUE`, or `NAME` alone: the caller's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EnvPair {
@@ -236,6 +309,25 @@ mod tests {
             ["", "0", "80:0", "x:80", "1:2:3", "::1:8080:80", "[127.0.0.1]:1:2", "70000", "1.2.3.4:80", "host:1:2"]
         {
             assert_eq!(bad.parse::<Published>(), Err(ValueError::Published), "{bad}");
+        }
+    }
+
+    #[test]
+    fn mounts_and_rules() {
+        let mount = |text: &str| text.parse::<MountArg>();
+        let of = |source: &str, how, target: Option<&str>| {
+            Ok(MountArg { source: source.into(), how, target: target.map(PathBuf::from) })
+        };
+        assert_eq!(mount("/a:read"), of("/a", MountUse::Read, None));
+        assert_eq!(mount("b:c:write:/t"), of("b:c", MountUse::Write, Some("/t")));
+        assert_eq!(mount("~/x:stage"), of("~/x", MountUse::Stage, None));
+        for bad in ["/a", "/a:rw", ":read", "/a:read:relative", "/a:readx", ""] {
+            assert_eq!(mount(bad), Err(ValueError::Mount), "{bad}");
+        }
+        let rule = "*.pem:deny".parse::<AccessRule>().unwrap();
+        assert_eq!((rule.glob.as_str(), rule.verdict), ("*.pem", AccessVerdict::Deny));
+        for bad in ["*.pem", ":deny", "a:allow", "[:deny"] {
+            assert_eq!(bad.parse::<AccessRule>(), Err(ValueError::Access), "{bad}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Composing the Run Bundle.
 
 use pvisor_spec::{
-    BUNDLE_SCHEMA, Bundle, Observation, OsBytes, Outcome, Receipt, RunSpec, Safety, StageRecord, StageState,
+    BUNDLE_SCHEMA, Bundle, Observation, OsBytes, Outcome, Probe, Receipt, RunSpec, Safety, StageRecord, StageState,
 };
 
 use crate::runs::RunRecord;
@@ -10,6 +10,7 @@ use crate::runs::RunRecord;
 pub(crate) fn compose(
     record: &RunRecord,
     receipts: Vec<Receipt>,
+    probes: Vec<Probe>,
     outcome: Outcome,
     stage: StageRecord,
     ended_ms: u64,
@@ -26,6 +27,7 @@ pub(crate) fn compose(
         ended_ms,
         outcome,
         receipts,
+        probes,
         observations,
         safety,
         stage,

@@ -1,7 +1,7 @@
 //! One run on its way: what each stop of `pvisor run` does to it.
 
 use pvisor_spec::{
-    Bundle, CommandEnd, ExecutorKind, ExitCode, Interruption, Level, Need, Observation, Outcome, Receipt, Resources,
+    Bundle, CommandEnd, ExecutorKind, ExitCode, Interruption, Level, Need, Observation, Outcome, Probe, Receipt,
     RunSpec, StageRecord, StageState, WorkerJob,
 };
 use serde::Serialize;
@@ -12,7 +12,7 @@ use crate::bundle::{self, without_values};
 use crate::report::{Failure, chain, count, plain, plain_path, say, say_json, span};
 use crate::resolve::{Ambient, Resolved};
 use crate::runs::{Claim, Phase, Store, now_ms};
-use crate::supervisor::{Ending, Interrupt, WORKER_LOST, Worker, check};
+use crate::supervisor::{EarlyEnd, Ending, Interrupt, WORKER_LOST, Worker, check};
 use crate::{secrets, select, stages};
 
 /// A run that has a record and no bundle yet.
@@ -20,6 +20,7 @@ pub(super) struct Attempt {
     claim: Claim,
     spec: RunSpec,
     receipts: Vec<Receipt>,
+    probes: Vec<Probe>,
     started: bool,
     /// Whether it was said that the record can't be written.
     warned: bool,
@@ -61,6 +62,7 @@ impl Attempt {
             claim,
             spec,
             receipts: Vec::new(),
+            probes: Vec::new(),
             started: false,
             warned: false,
             boot: None,
@@ -79,10 +81,6 @@ impl Attempt {
             say(&format!("{}; running on the host, changes are staged", plain(&selection.reason).replace('\n', " ")));
         } else if self.spec.stage.is_none() {
             say(&format!("no --stage: changes go to {} directly", plain_path(self.spec.project.as_path())));
-        }
-        let sized = self.spec.resources != Resources::default();
-        if selection.kind == ExecutorKind::Host && sized && !selection.fell_back {
-            say("--cpus and --memory size a guest: nothing limits the command on the host");
         }
         if selection.kind == ExecutorKind::Krun {
             self.boot = Some(artefacts::ensure()?);
@@ -111,12 +109,15 @@ impl Attempt {
         let homes = [ambient.home(), ambient.home().and_then(|h| h.canonicalize().ok())];
         // As the guest's root would show it: without symbolic links.
         let private = [self.claim.dir().parent().unwrap_or(self.claim.dir()).to_owned()];
+        let mut hidden = secrets::hidden_globs(homes.iter().flatten(), &private);
+        hidden.extend(self.spec.confinement.denied.iter().cloned());
         let job = WorkerJob {
             spec: self.spec.clone(),
             run_dir: self.claim.dir().into(),
             kernel: self.boot.as_ref().map(|b| b.kernel.clone().into()),
             initramfs: self.boot.as_ref().map(|b| b.initramfs.clone().into()),
-            hidden: secrets::hidden_globs(homes.iter().flatten(), &private),
+            hidden,
+            without: Vec::new(),
         };
         self.handed_over = true;
         // A worker that died early says why in what follows.
@@ -127,15 +128,16 @@ impl Attempt {
     pub(super) fn confine(&mut self, worker: &mut Worker) -> Result<Progress, Interruption> {
         let started = match worker.until_started() {
             Ok(started) => started,
-            Err((ending, receipts)) => {
-                self.receipts = receipts;
+            Err(early) => {
+                let EarlyEnd { ending, receipts, probes } = early;
+                (self.receipts, self.probes) = (receipts, probes);
                 return match ending {
                     Ending::Command(end) => Ok(Progress::Over(end)),
                     Ending::Broken(broken) => Err(broken),
                 };
             }
         };
-        self.receipts = started.receipts;
+        (self.receipts, self.probes) = (started.receipts, started.probes);
         check(&mut self.receipts, started.pid);
         if let Some(broken) = self.lacking() {
             worker.stop();
@@ -173,7 +175,8 @@ impl Attempt {
         let (outcome, stage) = self.seal_stage(outcome);
         self.claim.sweep();
         let receipts = std::mem::take(&mut self.receipts);
-        let bundle = bundle::compose(&self.claim.record, receipts, outcome, stage, now_ms());
+        let probes = std::mem::take(&mut self.probes);
+        let bundle = bundle::compose(&self.claim.record, receipts, probes, outcome, stage, now_ms());
         if let Err(e) = self.claim.publish(&bundle) {
             say(&format!("warning: {}", plain(&chain(&e))));
         }
@@ -259,7 +262,8 @@ impl Attempt {
     /// host, for instance, can leave what he put himself in.
     fn lacking(&self) -> Option<Interruption> {
         let observations = Observation::from_receipts(&self.receipts, &self.spec.needs);
-        let lacking = observations.iter().find(|o| o.need == Need::Required && o.level == Level::Unenforced)?;
+        let enough = |level| level == Level::Enforced || level == Level::Cooperative && !self.spec.confinement.strict;
+        let lacking = observations.iter().find(|o| o.need == Need::Required && !enough(o.level))?;
         let dimension = serde_json::to_string(&lacking.dimension).unwrap_or_default();
         Some(Interruption {
             kind: "control_missing".to_owned(),

@@ -2,21 +2,23 @@
 
 mod ambient;
 mod config;
+mod confine;
 mod environment;
 mod network;
 mod place;
 
 use pvisor_spec::{
-    CommandSpec, Dimension, Durability, ExecutorKind, ExecutorRequest, FilesystemMode, GuestRoot, Need, OsBytes,
-    Resources, RunId, RunSpec, StageSpec,
+    CommandSpec, Durability, EnvironmentMode, ExecutorKind, ExecutorRequest, GuestRoot, OsBytes, Resources, RunId,
+    RunSpec, StageSpec,
 };
 
 pub(crate) use ambient::Ambient;
 pub(crate) use config::Config;
+pub(crate) use confine::ConfineError;
 pub(crate) use place::PlaceError;
 use pvisor_host_exec::EgressError;
 
-use crate::args::{DurabilityArg, ExecutorArg, FilesystemArg, RunArgs, TtyArg};
+use crate::args::{DurabilityArg, EnvPair, ExecutorArg, RunArgs, TtyArg};
 use crate::report::{Failure, chain};
 
 /// Time between the polite signal and SIGKILL, where nothing else is said.
@@ -31,6 +33,8 @@ pub(crate) enum ResolveError {
     Place(#[from] PlaceError),
     #[error("the network policy is none")]
     Network(#[from] EgressError),
+    #[error(transparent)]
+    Confine(#[from] ConfineError),
 }
 
 impl From<ResolveError> for Failure {
@@ -43,6 +47,7 @@ impl From<ResolveError> for Failure {
             ResolveError::Network(_) => Self::new("network_policy", chain(&error))
                 .hint("a destination is NAME, *.SUFFIX, ADDRESS or RANGE, each with :PORT or without")
                 .code(pvisor_spec::ExitCode::USAGE),
+            ResolveError::Confine(confine) => confine.into(),
         }
     }
 }
@@ -71,7 +76,8 @@ pub(crate) fn resolve(args: &RunArgs, config: &Config, ambient: &Ambient) -> Res
     let project = place::project(args.project.as_deref(), ambient)?;
     let cwd = place::cwd(args.cwd.as_deref(), &project, ambient)?;
     // Under `auto` as well as in a VM the project is never written.
-    let staged = args.stage.is_some() || requested != ExecutorRequest::Only(ExecutorKind::Host);
+    let staged =
+        args.stage.is_some() || confine::preset(args) || requested != ExecutorRequest::Only(ExecutorKind::Host);
     let stage = match staged {
         true => Some(place::stage(args.stage.as_deref(), id, &project, ambient)?),
         false => None,
@@ -81,7 +87,9 @@ pub(crate) fn resolve(args: &RunArgs, config: &Config, ambient: &Ambient) -> Res
         DurabilityArg::Strict => Durability::Strict,
     });
     let max_bytes = args.stage_max_size.or(config.stage_max_size).map(|size| size.0);
-    let named = environment::named(&args.env, ambient);
+    let passed = args.pass_env.iter().map(|name| EnvPair { name: name.clone(), value: None });
+    let named: Vec<EnvPair> = passed.chain(args.env.iter().cloned()).collect();
+    let named = environment::named(&named, ambient);
     let spec = RunSpec {
         id,
         command: CommandSpec {
@@ -98,14 +106,16 @@ pub(crate) fn resolve(args: &RunArgs, config: &Config, ambient: &Ambient) -> Res
         executor: None,
         project: project.into(),
         stage: stage.map(|dir| StageSpec { dir: dir.into(), durability, max_bytes }),
-        filesystem: match args.filesystem {
-            FilesystemArg::Host => FilesystemMode::Host,
-            FilesystemArg::Sandbox => FilesystemMode::Sandbox,
-        },
-        network: network::network(args)?,
+        filesystem: confine::filesystem(args),
+        confinement: confine::confinement(args, ambient)?,
+        network: confine::network(args)?,
         resources: Resources {
             cpus: args.cpus.or(config.cpus),
             memory_mib: args.memory.or(config.memory).map(|m| m.0),
+            pids: args.pids,
+            open_files: args.max_open_files,
+            file_size_mib: args.max_file_size.map(|m| m.0),
+            cpu_time_s: args.max_cpu_time.map(|t| u32::try_from(t.0.div_ceil(1000)).unwrap_or(u32::MAX)),
         },
         root: match &args.rootfs {
             Some(dir) => GuestRoot::Dir(place::rootfs(dir, ambient)?.into()),
@@ -114,7 +124,7 @@ pub(crate) fn resolve(args: &RunArgs, config: &Config, ambient: &Ambient) -> Res
         timeout_ms: args.timeout.or(config.timeout).map(|t| t.0),
         grace_ms: args.grace.or(config.grace).map_or(GRACE_MS, |g| g.0),
         force_slow_kvm: args.force_slow_kvm,
-        needs: needs(args),
+        needs: confine::needs(args),
     };
     Ok(Resolved { spec, named, tty: args.tty, interactive: ambient.interactive })
 }
@@ -130,8 +140,14 @@ impl Resolved {
         let mut spec = self.spec.clone();
         spec.executor = Some(kind);
         spec.network = network::network_on(kind, &spec.network);
-        if kind != ExecutorKind::Host {
+        let projected = spec.confinement.environment == EnvironmentMode::Projected;
+        if kind == ExecutorKind::Host && projected {
+            spec.resources = confine::preset_limits(spec.resources);
+        }
+        if kind != ExecutorKind::Host || projected {
             spec.command.env = environment::projected(&spec.command.env, &self.named);
+        }
+        if kind != ExecutorKind::Host {
             spec.command.tty |= self.tty == TtyArg::Auto && self.interactive;
         }
         spec
@@ -145,19 +161,6 @@ fn request(executor: ExecutorArg) -> ExecutorRequest {
         ExecutorArg::Host => ExecutorRequest::Only(ExecutorKind::Host),
         ExecutorArg::Oci => ExecutorRequest::Only(ExecutorKind::Oci),
     }
-}
-
-/// What was asked for by name must be there, or the run does not start.
-fn needs(args: &RunArgs) -> Vec<(Dimension, Need)> {
-    let mut needs = Vec::new();
-    if args.filesystem == FilesystemArg::Sandbox {
-        needs.push((Dimension::FilesystemRead, Need::Required));
-        needs.push((Dimension::FilesystemWrite, Need::Required));
-    }
-    if args.overlaynet_deny_all || network::names_policy(args) {
-        needs.push((Dimension::Network, Need::Required));
-    }
-    needs
 }
 
 #[cfg(test)]

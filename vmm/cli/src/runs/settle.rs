@@ -40,7 +40,8 @@ pub(super) fn settle(mut run: Run) -> Run {
             },
             hint: String::new(),
         });
-        run.bundle = Some(bundle::compose(&run.record, run.record.receipts.clone(), outcome, stage, now_ms()));
+        run.bundle =
+            Some(bundle::compose(&run.record, run.record.receipts.clone(), Vec::new(), outcome, stage, now_ms()));
     }
     run.record.phase = Phase::Ended;
     if let Some(bundle) = &run.bundle

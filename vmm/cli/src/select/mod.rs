@@ -1,9 +1,7 @@
 //! Choosing the executor: what was asked for, what this machine can, and never less than was asked for.
 
 use pvisor_host_exec::HostExecutor;
-use pvisor_spec::{
-    Executor, ExecutorKind, ExecutorRequest, FilesystemMode, GuestRoot, Interruption, NetworkMode, Refusal, RunSpec,
-};
+use pvisor_spec::{Executor, ExecutorKind, ExecutorRequest, GuestRoot, Interruption, NetworkMode, Refusal, RunSpec};
 use pvisor_vmm::KrunExecutor;
 
 /// The executor of a run.
@@ -56,13 +54,6 @@ fn lacking(kind: ExecutorKind, spec: &RunSpec) -> Option<Interruption> {
     };
     if kind != ExecutorKind::Host {
         return None;
-    }
-    if spec.filesystem == FilesystemMode::Sandbox {
-        return lacking(
-            "sandbox",
-            "the host executor of this version has no filesystem sandbox",
-            "use --executor krun, where the guest sees its own root only, or leave --filesystem sandbox out",
-        );
     }
     if matches!(spec.network, NetworkMode::Egress(_)) {
         return lacking(

@@ -13,4 +13,4 @@ pub(crate) use check::check;
 pub(crate) use events::MAX_LINE;
 pub(crate) use signals::Interrupt;
 pub(crate) use spawn::Worker;
-pub(crate) use watch::{Ending, WORKER_LOST};
+pub(crate) use watch::{EarlyEnd, Ending, WORKER_LOST};

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal as Number;
-use pvisor_spec::{CommandEnd, Interruption, Receipt, RunSpec, WorkerEvent, WorkerFailure, signal_name};
+use pvisor_spec::{CommandEnd, Interruption, Probe, Receipt, RunSpec, WorkerEvent, WorkerFailure, signal_name};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitOptions, WaitStatus, pidfd_send_signal, waitpid};
@@ -30,6 +30,18 @@ pub(crate) struct Started {
     pub(crate) pid: Option<u32>,
     /// What was installed, in order: claims.
     pub(crate) receipts: Vec<Receipt>,
+    /// What was tried before.
+    pub(crate) probes: Vec<Probe>,
+}
+
+/// A run that was over before its command started.
+#[derive(Debug)]
+pub(crate) struct EarlyEnd {
+    pub(crate) ending: Ending,
+    /// What was installed until then: claims.
+    pub(crate) receipts: Vec<Receipt>,
+    /// What was tried until then.
+    pub(crate) probes: Vec<Probe>,
 }
 
 /// The worker is gone.
@@ -62,23 +74,25 @@ impl Worker {
     /// Waits until the command has started.
     ///
     /// # Errors
-    /// The run ended before that; the receipts that came are in the second field.
-    pub(crate) fn until_started(&mut self) -> Result<Started, (Ending, Vec<Receipt>)> {
-        let mut receipts = Vec::new();
-        loop {
+    /// The run ended before that.
+    pub(crate) fn until_started(&mut self) -> Result<Started, EarlyEnd> {
+        let (mut receipts, mut probes) = (Vec::new(), Vec::new());
+        let ending = loop {
             match self.next(None) {
                 Next::Event(WorkerEvent::Installed(receipt)) if receipts.len() < MAX_RECEIPTS => receipts.push(receipt),
-                Next::Event(WorkerEvent::Started { pid }) => return Ok(Started { pid, receipts }),
-                Next::Event(WorkerEvent::Ended(end)) => return Err((self.after(end, &mut receipts), receipts)),
-                Next::Event(WorkerEvent::Failed(failure)) => return Err((self.failed(failure), receipts)),
-                Next::Event(WorkerEvent::Installed(_)) => {
-                    return Err((self.give_up("the worker claimed too many controls"), receipts));
+                Next::Event(WorkerEvent::Probed(probe)) if probes.len() < MAX_RECEIPTS => probes.push(probe),
+                Next::Event(WorkerEvent::Started { pid }) => return Ok(Started { pid, receipts, probes }),
+                Next::Event(WorkerEvent::Ended(end)) => break self.after(end, &mut receipts),
+                Next::Event(WorkerEvent::Failed(failure)) => break self.failed(failure),
+                Next::Event(WorkerEvent::Installed(_) | WorkerEvent::Probed(_)) => {
+                    break self.give_up("the worker claimed too many controls");
                 }
-                Next::Gone(status) => return Err((Ending::Broken(lost(status)), receipts)),
+                Next::Gone(status) => break Ending::Broken(lost(status)),
                 Next::Overdue => {}
-                Next::Broken(why) => return Err((self.give_up(&why), receipts)),
+                Next::Broken(why) => break self.give_up(&why),
             }
-        }
+        };
+        Err(EarlyEnd { ending, receipts, probes })
     }
 
     /// Waits until the worker is gone. Further receipts are added to `receipts`.
@@ -88,7 +102,7 @@ impl Worker {
         loop {
             match self.next(deadline) {
                 Next::Event(WorkerEvent::Installed(receipt)) if receipts.len() < MAX_RECEIPTS => receipts.push(receipt),
-                Next::Event(WorkerEvent::Installed(_) | WorkerEvent::Started { .. }) => {
+                Next::Event(WorkerEvent::Installed(_) | WorkerEvent::Probed(_) | WorkerEvent::Started { .. }) => {
                     return self.give_up("the worker contradicted itself");
                 }
                 Next::Event(WorkerEvent::Ended(end)) => return self.after(end, receipts),
