@@ -5,8 +5,10 @@ use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use pvisor_netstack::LinkConfig;
 use pvisor_spec::{
-    Durability, EnvironmentMode, FilesystemMode, NetworkMode, OsBytes, Resources, RunId, WorkerFailure, WorkerJob,
+    Durability, EgressSpec, EnvironmentMode, FilesystemMode, NetworkMode, OsBytes, Resources, RunId, WorkerFailure,
+    WorkerJob,
 };
 
 use crate::failure::failure;
@@ -27,7 +29,10 @@ pub(crate) struct Plan {
     pub(crate) cwd: PathBuf,
     pub(crate) project: PathBuf,
     pub(crate) stage: Option<StagePlan>,
-    pub(crate) deny_network: bool,
+    /// The command has a network namespace of its own.
+    pub(crate) own_network: bool,
+    /// What leads out of it; `None`: nothing.
+    pub(crate) egress: Option<EgressPlan>,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) groups: Vec<u32>,
@@ -46,6 +51,25 @@ pub(crate) struct Plan {
     /// Real root keeps his capabilities, and with them the ways out.
     pub(crate) keep_capabilities: bool,
     without: Vec<String>,
+}
+
+/// The way out of the command's network.
+pub(crate) struct EgressPlan {
+    pub(crate) policy: EgressSpec,
+    pub(crate) link: LinkConfig,
+    /// The resolver's file of the host, where links lead.
+    pub(crate) resolver: PathBuf,
+}
+
+impl EgressPlan {
+    fn new(policy: &EgressSpec) -> Self {
+        let file = Path::new("/etc/resolv.conf");
+        Self {
+            policy: policy.clone(),
+            link: LinkConfig { mtu: LinkConfig::TAP_MTU, ..LinkConfig::default() },
+            resolver: file.canonicalize().unwrap_or_else(|_| file.to_owned()),
+        }
+    }
 }
 
 /// Where the project's changes go.
@@ -92,7 +116,11 @@ impl Plan {
                     max_bytes: stage.max_bytes,
                 }),
             },
-            deny_network: spec.network == NetworkMode::DenyAll && with(receipts::NETWORK_NAMESPACE),
+            own_network: spec.network != NetworkMode::Host && with(receipts::NETWORK_NAMESPACE),
+            egress: match &spec.network {
+                NetworkMode::Egress(egress) if with(receipts::NETWORK_NAMESPACE) => Some(EgressPlan::new(egress)),
+                _ => None,
+            },
             uid: command.uid,
             gid: command.gid,
             groups: command.groups.clone(),
@@ -164,7 +192,7 @@ fn sandbox(job: &WorkerJob, project: &Path, with: impl Fn(&str) -> bool) -> Resu
         mounts: &confinement.mounts,
         hidden: &job.hidden,
         private: &private,
-        network: spec.network == NetworkMode::Host,
+        network: spec.network != NetworkMode::DenyAll,
         devices: with(receipts::PRIVATE_DEVICES),
         secrets: with(receipts::SECRET_PATHS),
     })

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use pvisor_spec::{Control, Dimension, KnownBy, Level, Probe, Receipt, WorkerFailure};
 use pvisor_virtiofs::fuse::MOUNT_TYPE;
 
+use crate::egress::Egress;
 use crate::failure::failure;
 use crate::launch::namespaces::Namespaces;
 use crate::launch::{Launched, USER_NAMESPACE};
@@ -26,10 +27,15 @@ pub(crate) const SECRET_PATHS: &str = "secret_paths";
 ///
 /// # Errors
 /// The kernel shows something else than what was asked for.
-pub(crate) fn collect(plan: &Plan, launched: &Launched, probes: &[Probe]) -> Result<Vec<Receipt>, WorkerFailure> {
+pub(crate) fn collect(
+    plan: &Plan,
+    launched: &Launched,
+    probes: &[Probe],
+    egress: Option<&Egress>,
+) -> Result<Vec<Receipt>, WorkerFailure> {
     let mut receipts = Vec::new();
     match launched.namespaces {
-        Some(namespaces) => of_namespaces(plan, launched, namespaces, &mut receipts)?,
+        Some(namespaces) => of_namespaces(plan, launched, namespaces, egress, &mut receipts)?,
         None => receipts.push(process_group()),
     }
     if let Some(sandbox) = &plan.sandbox {
@@ -58,6 +64,7 @@ fn of_namespaces(
     plan: &Plan,
     launched: &Launched,
     namespaces: Namespaces,
+    egress: Option<&Egress>,
     receipts: &mut Vec<Receipt>,
 ) -> Result<(), WorkerFailure> {
     // Real root can leave any namespace: what it is kept in holds for commands that play along.
@@ -91,9 +98,14 @@ fn of_namespaces(
     }
     if namespaces.network {
         let paths = if plan.sandbox.is_some() { "" } else { "; unix sockets with a path can still be reached" };
-        let detail = format!("; loopback only{paths}{keeps}");
+        let way = if egress.is_some() { "; a TAP device to pvisor is its only way out" } else { "; loopback only" };
+        let detail = format!("{way}{paths}{keeps}");
         let mut network = namespace_receipt(launched, "net", NETWORK_NAMESPACE, vec![Dimension::Network], &detail)?;
-        network.level = level;
+        if let Some(egress) = egress {
+            network = egress.receipt(NETWORK_NAMESPACE, &network.detail, network.known_by);
+        }
+        // A service of the host that listens at a path can do for the command what the command can't.
+        network.level = if plan.sandbox.is_some() { level } else { Level::Cooperative };
         receipts.push(network);
     }
     Ok(())

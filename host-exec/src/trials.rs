@@ -106,13 +106,14 @@ fn list(plan: &Plan) -> Vec<Trial> {
     when(restrictions.open_files().is_some(), &[Trial::FileLimit]);
     let telling = std::process::id().cast_signed() >= LEAST_TELLING_PID;
     when(telling && plan.with(receipts::PID_NAMESPACE), &[Trial::HostProcess]);
-    when(plan.deny_network, &[Trial::HostLoopback, Trial::Internet, Trial::AbstractSocket]);
+    when(plan.own_network, &[Trial::HostLoopback, Trial::AbstractSocket]);
+    when(plan.own_network && plan.egress.is_none(), &[Trial::Internet]);
     if let Some(sandbox) = &plan.sandbox {
         let root = plan.with(receipts::PROJECTED_ROOT);
         when(root, &[Trial::OutsideRead, Trial::OutsideWrite, Trial::PathSocket, Trial::KernelSetting]);
         when(root && plan.with(receipts::PRIVATE_DEVICES), &[Trial::Device]);
         when(root && sandbox.first_cover().is_some(), &[Trial::Secret]);
-        when(!plan.deny_network && plan.with(restrict::LANDLOCK) && plan.scopes(), &[Trial::AbstractSocket]);
+        when(!plan.own_network && plan.with(restrict::LANDLOCK) && plan.scopes(), &[Trial::AbstractSocket]);
     }
     list
 }

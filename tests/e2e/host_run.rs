@@ -188,9 +188,16 @@ fn denied_network_is_denied_and_known() {
     assert_ne!(world.pvisor(&args).code(), 0);
     assert!(listener.accept().is_err(), "the command reached the host");
     let status = world.status();
+    // Services of the host that listen at a path could still be asked to.
+    assert_eq!(status["safety"]["network_non_bypassable"], false);
+    assert_eq!(status["observations"][2]["level"], "cooperative", "{status:#}");
+    assert_eq!(status["observations"][2]["need"], "required");
+    let sandboxed = [&args[..3], &["--filesystem", "sandbox"], &args[3..]].concat();
+    assert_ne!(world.pvisor(&sandboxed).code(), 0);
+    assert!(listener.accept().is_err(), "the command reached the host");
+    let status = world.status();
     assert_eq!(status["safety"]["network_non_bypassable"], true);
     assert_eq!(status["observations"][2]["level"], "enforced", "{status:#}");
-    assert_eq!(status["observations"][2]["need"], "required");
     world.pvisor(&["run", "--executor", "host", "--", "bash", "-c", &script]).expect(0);
     assert!(listener.accept().is_ok());
     assert_eq!(world.status()["safety"]["network_non_bypassable"], false);

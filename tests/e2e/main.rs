@@ -11,9 +11,12 @@ mod full_disk;
 mod host_run;
 mod images;
 mod json;
+mod network;
 mod parallel;
 mod quota;
 mod run_store;
+#[path = "../network/mod.rs"]
+mod services;
 mod terminal;
 mod undo;
 mod world;

@@ -8,4 +8,6 @@ mod isolation;
 mod network;
 mod project;
 mod sandbox;
+#[path = "../network/mod.rs"]
+mod services;
 mod stdio;

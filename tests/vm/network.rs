@@ -2,46 +2,14 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::sandbox::{Sandbox, finish, stdout, text};
-
-/// Tries each `KIND HOST PORT` of its arguments and says what came of it.
-const PROBE: &str = r#"
-import socket, sys
-args = sys.argv[1:]
-for kind, host, port in zip(args[::3], args[1::3], args[2::3]):
-    try:
-        if kind == 'tcp':
-            s = socket.create_connection((host, int(port)), timeout=20)
-        else:
-            s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            s.settimeout(20)
-            s.connect((host, int(port)))
-        s.sendall(b'ping')
-        print(kind, host, port, s.recv(100).decode(), flush=True)
-    except OSError as e:
-        print(kind, host, port, 'failed', type(e).__name__, flush=True)
-"#;
-
-/// Answers whoever comes at a TCP port, and tells what it heard.
-fn service(address: &str) -> SocketAddr {
-    let listener = TcpListener::bind(address).unwrap();
-    let place = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for mut stream in listener.incoming().map_while(Result::ok) {
-            let mut heard = [0; 4];
-            if stream.read_exact(&mut heard).is_ok() {
-                let _ = stream.write_all(&[b"heard ", &heard[..]].concat());
-            }
-        }
-    });
-    place
-}
+use crate::sandbox::{PATIENCE, Sandbox, finish, stdout, text, wait};
+use crate::services::{PROBE, datagrams, service};
 
 fn probe(sandbox: &Sandbox, options: &[&str], targets: &[(&str, &str, u16)]) -> String {
     let mut command: Vec<String> = ["python3", "-c", PROBE].map(String::from).to_vec();
@@ -87,14 +55,7 @@ fn nothing_of_the_host_or_its_networks_is_reached_unasked() {
 fn what_is_allowed_is_reached_by_name_and_by_address_and_nothing_else_is() {
     let sandbox = Sandbox::new();
     let (open, shut) = (service("127.0.0.1:0").port(), service("127.0.0.1:0").port());
-    let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let udp = datagrams.local_addr().unwrap().port();
-    thread::spawn(move || {
-        let mut buffer = [0; 64];
-        while let Ok((length, from)) = datagrams.recv_from(&mut buffer) {
-            let _ = datagrams.send_to(&[b"heard ", &buffer[..length]].concat(), from);
-        }
-    });
+    let udp = datagrams();
     let allow = [format!("localhost:{open}"), format!("localhost:{udp}")];
     let told = probe(
         &sandbox,
@@ -136,12 +97,13 @@ fn a_published_port_leads_into_the_guest() {
             thread::sleep(Duration::from_millis(200));
             continue;
         };
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         if stream.write_all(b"hello").is_ok() && stream.read_to_string(&mut answer).is_ok() && !answer.is_empty() {
             break;
         }
         thread::sleep(Duration::from_millis(200));
     }
-    let out = child.wait_with_output().unwrap();
+    let out = wait(child);
     assert_eq!(answer, "from the guest: hello", "{}", text(&out));
     assert!(out.status.success(), "{}", text(&out));
 }

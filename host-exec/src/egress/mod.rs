@@ -3,12 +3,14 @@
 mod log;
 
 use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use pvisor_netstack::{
     DefaultVerdict, Handle, Link, LinkConfig, NetStack, ParseRuleError, Policy, Publish, Rule, StackConfig, StartError,
-    raise_descriptor_limit,
+    Tap, raise_descriptor_limit,
 };
 use pvisor_spec::{Control, Dimension, EgressDefault, EgressSpec, KnownBy, Level, PublishSpec, Receipt, WorkerFailure};
 
@@ -16,6 +18,9 @@ use crate::failure::failure_from;
 
 use log::FlowLog;
 pub use log::{FLOW_LOG, FlowLine};
+
+/// Name of the file that names the resolver, in the run's directory.
+pub(crate) const RESOLVER: &str = "resolv.conf";
 
 /// A rule that is none.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +64,33 @@ fn stack_config(egress: &EgressSpec, mtu: u16) -> Result<StackConfig, EgressErro
     })
 }
 
+/// Writes the file that names the resolver of a network namespace.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn write_resolver(link: &LinkConfig, run_dir: &Path) -> io::Result<()> {
+    let text = format!("nameserver {}\nnameserver {}\n", link.gateway_v4, link.gateway_v6);
+    let file = run_dir.join(RESOLVER);
+    std::fs::write(&file, text)?;
+    // The command may be another user.
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644))
+}
+
+fn prepare(spec: &EgressSpec, mtu: u16, run_dir: &Path) -> Result<(StackConfig, Arc<FlowLog>), WorkerFailure> {
+    let config = stack_config(spec, mtu).map_err(|e| failure_from("network", &e, "correct the rule"))?;
+    let internal = |e: io::Error| failure_from("network", &e, "");
+    raise_descriptor_limit().map_err(internal)?;
+    Ok((config, FlowLog::create(run_dir).map_err(internal)?))
+}
+
+fn not_started(error: &StartError) -> WorkerFailure {
+    let hint = match error {
+        StartError::Publish { .. } => "choose another port with --publish, or port 0 for any",
+        _ => "",
+    };
+    failure_from("network", error, hint)
+}
+
 /// A command's network that runs.
 #[derive(Debug)]
 pub struct Egress {
@@ -74,20 +106,22 @@ impl Egress {
     /// # Errors
     /// A rule that is none, a port that can't be published, no descriptors or threads left.
     pub fn start(spec: &EgressSpec, run_dir: &Path) -> Result<(Link, Self), WorkerFailure> {
-        let config =
-            stack_config(spec, LinkConfig::VIRTIO_MTU).map_err(|e| failure_from("network", &e, "correct the rule"))?;
-        let internal = |e: io::Error| failure_from("network", &e, "");
-        raise_descriptor_limit().map_err(internal)?;
-        let log = FlowLog::create(run_dir).map_err(internal)?;
+        let (config, log) = prepare(spec, LinkConfig::VIRTIO_MTU, run_dir)?;
         let link = config.link.clone();
-        let (end, handle) = NetStack::start(config, log.sink()).map_err(|e| {
-            let hint = match &e {
-                StartError::Publish { .. } => "choose another port with --publish, or port 0 for any",
-                _ => "",
-            };
-            failure_from("network", &e, hint)
-        })?;
+        let (end, handle) = NetStack::start(config, log.sink()).map_err(|e| not_started(&e))?;
         Ok((end, Self { spec: spec.clone(), link, handle, log }))
+    }
+
+    /// Starts the network of a network namespace, whose frames come and go through its TAP device.
+    ///
+    /// # Errors
+    /// As [`Egress::start`].
+    pub(crate) fn start_on_tap(spec: &EgressSpec, run_dir: &Path, device: OwnedFd) -> Result<Self, WorkerFailure> {
+        let (config, log) = prepare(spec, LinkConfig::TAP_MTU, run_dir)?;
+        let link = config.link.clone();
+        let tap = Tap::from_fd(device).map_err(|e| failure_from("network", &e, ""))?;
+        let handle = NetStack::start_on_tap(config, tap, log.sink()).map_err(|e| not_started(&e))?;
+        Ok(Self { spec: spec.clone(), link, handle, log })
     }
 
     /// What the command's side of the link is configured with.

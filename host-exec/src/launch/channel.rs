@@ -17,13 +17,15 @@ use serde::{Deserialize, Serialize};
 use super::trial::{Trial, Tried};
 use crate::restrict::Restriction;
 
-/// A filesystem that the worker serves.
+/// What the worker serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Served {
     /// The stage of the project.
     Project,
     /// A copy of the home directory that is thrown away.
     Home,
+    /// The command's network.
+    Network,
 }
 
 /// Longest message, in bytes. The messages are a few bytes each.
@@ -32,8 +34,8 @@ const MAX_MESSAGE: usize = 512;
 /// What the launched process says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Report {
-    /// A filesystem of the worker's is mounted; its device comes with the message.
-    Mounted(Served),
+    /// Something that the worker serves is mounted, or is up; its device comes with the message.
+    Offered(Served),
     /// Everything is set up; the command can start.
     Ready {
         /// Whether `/proc` shows the command's processes only; else the error of the mount.
@@ -73,7 +75,7 @@ pub(crate) enum Step {
     MountPrivacy,
     FuseDevice,
     StageMount,
-    Loopback,
+    Network(NetworkStep),
     /// An operation of the sandbox, by its number; `None`: its root.
     Sandbox(Option<u16>),
     Trial,
@@ -83,12 +85,21 @@ pub(crate) enum Step {
     Restriction(Restriction),
 }
 
+/// Steps of the network's setup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum NetworkStep {
+    Loopback,
+    Device,
+    Addresses,
+    Resolver,
+}
+
 /// What the worker asks of the launched process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Order {
     /// The user namespace has its ids.
     Mapped,
-    /// What was mounted last is served.
+    /// What was offered last is served.
     Serving,
     /// Start the command.
     Start {
@@ -208,11 +219,11 @@ mod tests {
     fn messages_stay_apart_and_carry_descriptors_and_the_sender() {
         let (near, far) = Channel::pair().unwrap();
         let (mut reader, writer) = std::io::pipe().unwrap();
-        far.send(&Report::Mounted(Served::Project), Some(writer.as_fd())).unwrap();
+        far.send(&Report::Offered(Served::Project), Some(writer.as_fd())).unwrap();
         drop(writer);
         far.send(&Report::Ended(CommandEnd::Exited(3)), None).unwrap();
         let first = near.receive::<Report>().unwrap().unwrap();
-        assert_eq!((first.message, first.sender), (Report::Mounted(Served::Project), Some(std::process::id())));
+        assert_eq!((first.message, first.sender), (Report::Offered(Served::Project), Some(std::process::id())));
         let second = near.receive::<Report>().unwrap().unwrap();
         assert_eq!(second.message, Report::Ended(CommandEnd::Exited(3)));
         assert!(second.fd.is_none());

@@ -8,21 +8,34 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
+use pvisor_netstack::{Tap, TapError, configure_interface};
 use pvisor_spec::CommandEnd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::WaitOptions;
 
-use super::channel::{Channel, Failed, Order, Report, Served, Step};
+use super::channel::{Channel, Failed, NetworkStep, Order, Report, Served, Step};
 use super::command::{self, Start};
 use super::namespaces::{self, IdMaps, Namespaces, UserIds};
 use super::{descendants, terminal, trial};
-use crate::plan::Plan;
+use crate::egress::RESOLVER;
+use crate::plan::{EgressPlan, Plan};
 use crate::receipts;
 use crate::sandbox::{self, Sandbox};
 
 /// Where the channel is in the launched process: the first descriptor after the standard ones.
 const CHANNEL: i32 = 3;
+
+/// Name of the command's network interface.
+const CARD: &str = "eth0";
+
+/// Where services of the host listen that resolve names.
+const RESOLVER_SOCKETS: [&str; 4] = [
+    "/run/systemd/resolve/io.systemd.Resolve",
+    "/run/systemd/resolve/io.systemd.Resolve.Monitor",
+    "/run/nscd/socket",
+    "/run/avahi-daemon/socket",
+];
 
 /// Everything that the launched process needs.
 pub(crate) struct Init<'a> {
@@ -104,7 +117,10 @@ impl Init<'_> {
         }
         at(Step::MountPrivacy, namespaces::keep_mounts_inside())?;
         if namespaces.network {
-            at(Step::Loopback, namespaces::bring_loopback_up())?;
+            at(Step::Network(NetworkStep::Loopback), namespaces::bring_loopback_up())?;
+        }
+        if let Some(egress) = &self.plan.egress {
+            self.lead_out(egress, channel)?;
         }
         let own_proc = match &self.plan.sandbox {
             Some(sandbox) if self.plan.with(receipts::PROJECTED_ROOT) => {
@@ -127,6 +143,29 @@ impl Init<'_> {
         Ok(own_proc)
     }
 
+    /// Makes the network's only way out, and has the worker serve it. It comes before the other mounts, so that a
+    /// sandbox shows the resolver's file as it is then.
+    fn lead_out(&self, egress: &EgressPlan, channel: &Channel) -> Result<(), Failed> {
+        use NetworkStep::{Addresses, Device, Resolver};
+        let step = |step, errno: Errno| Failed { step: Step::Network(step), errno: errno.raw_os_error() };
+        let io = |e: &std::io::Error| Errno::from_io_error(e).unwrap_or(Errno::IO);
+        let tap = Tap::create(CARD).map_err(|e| match e {
+            TapError::Open(e) | TapError::Create { source: e, .. } => step(Device, io(&e)),
+            TapError::Name(_) => step(Device, Errno::INVAL),
+        })?;
+        configure_interface(CARD, &egress.link).map_err(|e| step(Addresses, io(&e.source)))?;
+        self.offer(Served::Network, tap.into_fd(), channel).map_err(|e| step(Device, e))?;
+        let file = self.plan.run_dir.join(RESOLVER);
+        rustix::mount::mount_bind(&file, &egress.resolver).map_err(|e| step(Resolver, e))?;
+        for socket in RESOLVER_SOCKETS {
+            // A resolver of the host would answer past the policy, and its answers would open nothing.
+            if Path::new(socket).exists() {
+                rustix::mount::mount_bind("/dev/null", socket).map_err(|e| step(Resolver, e))?;
+            }
+        }
+        Ok(())
+    }
+
     fn enter_sandbox(&self, sandbox: &Sandbox, channel: &Channel) -> Result<(), Failed> {
         let entered = sandbox::build(sandbox, |which, place| self.serve(which, place, channel));
         entered.map_err(|(number, e)| Failed { step: Step::Sandbox(number), errno: e.raw_os_error() })
@@ -136,8 +175,13 @@ impl Init<'_> {
     fn serve(&self, which: Served, place: &Path, channel: &Channel) -> Result<(), Errno> {
         let device = open_device()?;
         pvisor_virtiofs::fuse::mount(device.as_fd(), place, self.uid, self.gid)?;
-        channel.send(&Report::Mounted(which), Some(device.as_fd()))?;
-        // As long as it is open here, the end of the worker would not be the end of the mount.
+        self.offer(which, device, channel)
+    }
+
+    /// Gives the worker something to serve, and waits until it does.
+    fn offer(&self, which: Served, device: OwnedFd, channel: &Channel) -> Result<(), Errno> {
+        channel.send(&Report::Offered(which), Some(device.as_fd()))?;
+        // As long as it is open here, the end of the worker would not be its end.
         drop(device);
         match channel.receive::<Order>()?.map(|r| r.message) {
             Some(Order::Serving) => Ok(()),

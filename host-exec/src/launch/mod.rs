@@ -18,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags};
 use crate::failure::failure;
 use crate::plan::Plan;
 use crate::receipts;
-pub(crate) use channel::{Channel, Failed, Order, Report, Served, Step};
+pub(crate) use channel::{Channel, Failed, NetworkStep, Order, Report, Served, Step};
 pub(crate) use command::exit_now;
 use init::Init;
 use namespaces::{IdMaps, Namespaces, Side, UserIds};
@@ -56,7 +56,7 @@ enum LaunchError {
 }
 
 /// Launches the process with the strongest namespaces that this machine lets the caller have. `mask`: signal mask of
-/// the command. `serve` gets the device of each filesystem that the worker is to serve, once it is mounted.
+/// the command. `serve` gets the device of each filesystem and network that the worker is to serve.
 ///
 /// # Errors
 /// No namespaces are to be had and the run needs them; the stage can't be mounted.
@@ -66,7 +66,7 @@ pub(crate) fn launch(
     serve: &mut dyn FnMut(Served, OwnedFd) -> Result<(), WorkerFailure>,
 ) -> Result<Launched, WorkerFailure> {
     check_single_thread()?;
-    let network = plan.deny_network;
+    let network = plan.own_network;
     let isolated = plan.sandbox.is_some();
     let own = Namespaces {
         user: Some(UserIds::Own),
@@ -171,7 +171,7 @@ fn wait_until_ready(
     loop {
         let received = channel.receive::<Report>().map_err(|_| LaunchError::Lost)?.ok_or(LaunchError::Lost)?;
         match received.message {
-            Report::Mounted(which) => {
+            Report::Offered(which) => {
                 serve(which, received.fd.ok_or(LaunchError::Lost)?).map_err(LaunchError::Serve)?;
                 channel.send(&Order::Serving, None).map_err(|_| LaunchError::Lost)?;
             }
@@ -190,7 +190,7 @@ impl LaunchError {
             Self::Fork(_) => true,
             Self::SetUp(failed) => match failed.step {
                 Step::UserMap | Step::MountPrivacy => true,
-                Step::StageMount | Step::Loopback => failed.errno == Errno::PERM.raw_os_error(),
+                Step::StageMount | Step::Network(_) => failed.errno == Errno::PERM.raw_os_error(),
                 _ => false,
             },
             Self::Serve(_) | Self::Lost => false,
@@ -222,6 +222,10 @@ pub(crate) const NAMESPACE_HINT: &str = "allow unprivileged user namespaces (sys
 const SANDBOX_HINT: &str = "it takes Linux 5.12, user namespaces and a /proc that is not covered in part, as in \
      containers; `pvisor doctor` shows what this machine lacks";
 
+/// What to try where a network of the command's own can't be made.
+const NETWORK_HINT: &str = "it takes user namespaces, or root, and a /dev/net/tun that this user may open (modprobe tun; \
+     mode 0666 is usual); `pvisor doctor` shows what this machine lacks";
+
 /// What to try where `/dev/fuse` is missing or closed.
 pub(crate) const FUSE_HINT: &str =
     "load the module (modprobe fuse) and make /dev/fuse readable and writable for this user (mode 0666 is usual)";
@@ -242,8 +246,14 @@ impl Failed {
                 let project = plan.project.display();
                 failure("mount", format!("can't mount the stage on {project}: {errno}"), NAMESPACE_HINT)
             }
-            Step::Loopback => {
-                failure("network", format!("can't bring loopback up in a network namespace: {errno}"), NAMESPACE_HINT)
+            Step::Network(what) => {
+                let what = match what {
+                    NetworkStep::Loopback => "bring the loopback up",
+                    NetworkStep::Device => "make a TAP device (/dev/net/tun)",
+                    NetworkStep::Addresses => "give the TAP device its addresses",
+                    NetworkStep::Resolver => "name the resolver",
+                };
+                failure("network", format!("can't {what} in a network namespace: {errno}"), NETWORK_HINT)
             }
             Step::WorkingDirectory => failure("cwd", format!("working directory {}: {errno}", plan.cwd.display()), ""),
             Step::Restriction(which) => failure(

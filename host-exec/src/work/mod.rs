@@ -10,8 +10,9 @@ use pvisor_spec::{
     CommandEnd, Level, Need, Observation, Probe, Receipt, RunSpec, WorkerEvent, WorkerFailure, WorkerJob,
 };
 
+use crate::egress::{Egress, write_resolver};
 use crate::failure::failure;
-use crate::launch;
+use crate::launch::{self, Served};
 use crate::plan::Plan;
 use crate::{receipts, trials};
 use group::Groups;
@@ -24,11 +25,20 @@ pub(crate) fn run(job: &WorkerJob, report: &(dyn Fn(WorkerEvent) + Send + Sync))
     die_with_parent()?;
     let decoys = trials::prepare(&plan)?;
     let (signals, mask) = take_signals()?;
-    let mut served = Vec::new();
+    if let Some(egress) = &plan.egress {
+        write_resolver(&egress.link, &plan.run_dir)
+            .map_err(|e| failure("network", format!("can't write the resolver's file: {e}"), ""))?;
+    }
+    let (mut served, mut egress) = (Vec::new(), None);
     let launched = launch::launch(&plan, mask, &mut |which, device| {
         raise_file_limit();
         end_on_panic();
-        served.push(ServedStage::open(&plan, which, device)?);
+        match (which, &plan.egress) {
+            (Served::Network, Some(way_out)) => {
+                egress = Some(Egress::start_on_tap(&way_out.policy, &plan.run_dir, device)?);
+            }
+            _ => served.push(ServedStage::open(&plan, which, device)?),
+        }
         Ok(())
     })?;
     drop(decoys);
@@ -40,7 +50,7 @@ pub(crate) fn run(job: &WorkerJob, report: &(dyn Fn(WorkerEvent) + Send + Sync))
     }
     check_probes(&plan, alone, &probes)?;
     let group = Groups::make(&plan, launched.pid.as_raw_nonzero().get());
-    let mut receipts = receipts::collect(&plan, &launched, &probes)?;
+    let mut receipts = receipts::collect(&plan, &launched, &probes, egress.as_ref())?;
     receipts.extend(group.as_ref().map(Groups::receipt));
     let lacking = lacking(&job.spec, &receipts);
     for receipt in receipts {
@@ -49,6 +59,9 @@ pub(crate) fn run(job: &WorkerJob, report: &(dyn Fn(WorkerEvent) + Send + Sync))
     lacking?;
     // Whatever goes wrong from here on: when the launched process is gone, so is everything of the command.
     let mut end = Relay::new(&plan, launched, signals, report).run();
+    if let Some(egress) = egress {
+        egress.stop();
+    }
     drop(group);
     // What is mounted in another comes after it.
     for served in served.into_iter().rev() {

@@ -154,7 +154,7 @@ impl<'a> Relay<'a> {
             }
             Report::Failed(failed) => self.outcome = Some(Err(failed.into_failure(self.plan))),
             Report::Stopped(signal) => self.handle_stop(signal),
-            Report::Mounted(_) | Report::Tried { .. } | Report::Ready { .. } => {}
+            Report::Offered(_) | Report::Tried { .. } | Report::Ready { .. } => {}
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Choosing the executor: what was asked for, what this machine can, and never less than was asked for.
 
 use pvisor_host_exec::HostExecutor;
-use pvisor_spec::{Executor, ExecutorKind, ExecutorRequest, GuestRoot, Interruption, NetworkMode, Refusal, RunSpec};
+use pvisor_spec::{Executor, ExecutorKind, ExecutorRequest, GuestRoot, Interruption, Refusal, RunSpec};
 use pvisor_vmm::KrunExecutor;
 
 /// The executor of a run.
@@ -54,13 +54,6 @@ fn lacking(kind: ExecutorKind, spec: &RunSpec) -> Option<Interruption> {
     };
     if kind != ExecutorKind::Host {
         return None;
-    }
-    if matches!(spec.network, NetworkMode::Egress(_)) {
-        return lacking(
-            "network_policy",
-            "the host executor of this version has no selective network policy",
-            "use --executor krun, or deny all with --overlaynet-deny-all",
-        );
     }
     if spec.root != GuestRoot::Host {
         return lacking(
