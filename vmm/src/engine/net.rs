@@ -27,64 +27,34 @@ pub enum Network {
 
 impl Network {
     pub(super) fn backend(self) -> io::Result<Box<dyn NetBackend + Send>> {
-        match self {
-            Self::Sealed => {
-                let idle = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-                Ok(Box::new(SealedBackend { idle }))
-            }
-            Self::Stack(link) => Ok(Box::new(StackBackend { link })),
-        }
+        Ok(Box::new(match self {
+            Self::Sealed => Card::Sealed(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+            Self::Stack(link) => Card::Stack(link),
+        }))
     }
 }
 
-struct SealedBackend {
-    /// Never readable.
-    idle: OwnedFd,
+enum Card {
+    /// With a descriptor that is never readable.
+    Sealed(OwnedFd),
+    Stack(Link),
 }
 
-impl NetBackend for SealedBackend {
-    fn read_frame(&mut self, _buf: &mut [u8]) -> Result<usize, ReadError> {
-        Err(ReadError::NothingRead)
-    }
-
-    fn write_frame(&mut self, _header_length: usize, _buf: &mut [u8]) -> Result<(), WriteError> {
-        Ok(())
-    }
-
-    fn has_unfinished_write(&self) -> bool {
-        false
-    }
-
-    fn try_finish_write(&mut self, _header_length: usize, _buf: &[u8]) -> Result<(), WriteError> {
-        Ok(())
-    }
-
-    fn supports_quiesce(&self) -> bool {
-        true
-    }
-
-    fn raw_socket_fd(&self) -> RawFd {
-        self.idle.as_raw_fd()
-    }
-}
-
-struct StackBackend {
-    link: Link,
-}
-
-impl NetBackend for StackBackend {
+impl NetBackend for Card {
     fn read_frame(&mut self, buf: &mut [u8]) -> Result<usize, ReadError> {
+        let Self::Stack(link) = self else { return Err(ReadError::NothingRead) };
         let Some((header, frame)) = buf.split_at_mut_checked(HEADER) else { return Err(ReadError::NothingRead) };
         header.fill(0);
-        self.link.recv(frame).map(|length| HEADER + length).ok_or(ReadError::NothingRead)
+        link.recv(frame).map(|length| HEADER + length).ok_or(ReadError::NothingRead)
     }
 
     fn write_frame(&mut self, header_length: usize, buf: &mut [u8]) -> Result<(), WriteError> {
+        let Self::Stack(link) = self else { return Ok(()) };
         // Shorter than its header: the guest's driver is broken, and there is nothing to send.
         let Some(frame) = buf.get(header_length..) else { return Ok(()) };
         let until = Instant::now() + FULL;
         // The engine can't be told to call again once there is room without it asking all the time.
-        while self.link.send(frame) == Err(SendError::Full) && Instant::now() < until {
+        while link.send(frame) == Err(SendError::Full) && Instant::now() < until {
             thread::sleep(Duration::from_micros(20));
         }
         Ok(())
@@ -103,7 +73,10 @@ impl NetBackend for StackBackend {
     }
 
     fn raw_socket_fd(&self) -> RawFd {
-        self.link.as_fd().as_raw_fd()
+        match self {
+            Self::Sealed(idle) => idle.as_raw_fd(),
+            Self::Stack(link) => link.as_fd().as_raw_fd(),
+        }
     }
 }
 
