@@ -251,7 +251,7 @@ fn stage_receipt(plan: &Plan, launched: &Launched, root: bool) -> Result<Receipt
         level: if sandboxed && !root { Level::Enforced } else { Level::Unenforced },
         known_by,
         detail: format!(
-            "writes below {project} go to the stage{caveat}; writes elsewhere are as {} allows",
+            "writes below {project} go to the stage, a FUSE mount{caveat}; writes elsewhere are as {} allows",
             if sandboxed { "the projected root" } else { "the user's right" }
         ),
     })

@@ -82,7 +82,9 @@ impl ServedStage {
 
 /// Threads for requests: they wait for the disk more than they compute.
 fn threads() -> NonZeroUsize {
-    const MOST: usize = 8;
+    // So many copies of large files at once hold up nobody else.
+    const LEAST: usize = 8;
+    const MOST: usize = 16;
     let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    NonZeroUsize::new(processors.clamp(2, MOST)).unwrap_or(NonZeroUsize::MIN)
+    NonZeroUsize::new(processors.clamp(LEAST, MOST)).unwrap_or(NonZeroUsize::MIN)
 }

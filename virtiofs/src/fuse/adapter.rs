@@ -74,6 +74,8 @@ impl Adapter {
         }
         // A name outside of what is watched can lead to a file with several.
         let cover = match attr.kind {
+            // The root has no name to be looked up by. A command that only stands in it need not have it watched.
+            FileKind::Directory if attr.node == NodeId::ROOT => self.watch.covered_dir(attr.node),
             FileKind::Directory => self.watch.cover_dir(attr.node),
             _ if attr.nlink > 1 => Cover::No,
             _ => self.watch.cover_other(attr.node),
@@ -125,12 +127,26 @@ impl Adapter {
         }
     }
 
+    /// A change can have taken its time: what of the lower it saw is looked up anew.
+    fn looked_up(&self, entry: Entry) -> Entry {
+        Entry { attr: self.looked_at(entry.attr), ..entry }
+    }
+
+    fn looked_at(&self, attr: Attr) -> Attr {
+        if !attr.in_lower {
+            return attr;
+        }
+        self.fs.attr(attr.node).map_or(attr, |(attr, _)| attr)
+    }
+
     /// Makes something in a directory.
     fn make(&self, parent: INodeNo, reply: ReplyEntry, make: impl FnOnce(NodeId) -> Result<Entry, Errno>) {
         match self.node(parent) {
             Ok(parent) => {
                 let covered = self.covers_names(parent);
-                self.entry_reply(make(parent), covered, reply);
+                let made = make(parent);
+                let _answering = self.watch.answering();
+                self.entry_reply(made.map(|entry| self.looked_up(entry)), covered, reply);
             }
             Err(error) => reply.error(errno(error)),
         }
@@ -216,6 +232,7 @@ impl Filesystem for Adapter {
             Ok(parent) => parent,
             Err(error) => return reply.error(errno(error)),
         };
+        let _answering = self.watch.answering();
         let covered = self.covers_names(parent);
         let found = self.fs.lookup(parent, name.as_bytes());
         let negative_ttl = if covered { self.negative_ttl } else { self.fs.options().negative_ttl };
@@ -237,6 +254,7 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        let _answering = self.watch.answering();
         self.attr_reply(self.node(number).and_then(|node| self.fs.attr(node)).map(|(attr, _)| attr), reply);
     }
 
@@ -268,7 +286,8 @@ impl Filesystem for Adapter {
             mtime: mtime.map(set_time),
         };
         let changed = self.node(number).and_then(|node| self.fs.set_attr(node, None, &change, kill_priv(request)));
-        self.attr_reply(changed.map(|(attr, _)| attr), reply);
+        let _answering = self.watch.answering();
+        self.attr_reply(changed.map(|(attr, _)| self.looked_at(attr)), reply);
     }
 
     fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
@@ -435,6 +454,7 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
+        let _answering = self.watch.answering();
         let read = self.node(number).and_then(|node| {
             // The kernel keeps the listing.
             self.covers_names(node);
@@ -457,6 +477,7 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        let _answering = self.watch.answering();
         let read = self.node(number).and_then(|node| {
             let covered = self.covers_names(node);
             self.fs.read_node_dir_plus(node, offset, |item, entry| self.add(&mut reply, item, entry, covered))

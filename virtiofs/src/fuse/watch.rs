@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::JoinHandle;
 
 use fuser::{INodeNo, Notifier};
@@ -40,6 +40,9 @@ pub(super) struct Watch {
     /// None where the system gives none.
     inotify: Option<OwnedFd>,
     table: RwLock<Table>,
+    /// Held for reading from before something is looked up until the kernel has the answer. Held for writing for a
+    /// moment between an event and what the kernel is told of it: so that is never overtaken by what it makes wrong.
+    answering: RwLock<()>,
     notifier: OnceLock<Notifier>,
     /// Nodes that were found changed by a request.
     found: Mutex<Vec<NodeId>>,
@@ -90,6 +93,7 @@ impl Watch {
             device,
             inotify,
             table: RwLock::default(),
+            answering: RwLock::default(),
             notifier: OnceLock::new(),
             found: Mutex::default(),
             wake,
@@ -107,16 +111,24 @@ impl Watch {
         Ok(Listener { watch: Arc::clone(self), thread: Some(thread) })
     }
 
+    /// To be held while an answer is looked up and given.
+    pub(super) fn answering(&self) -> RwLockReadGuard<'_, ()> {
+        self.answering.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How a directory is covered already.
+    pub(super) fn covered_dir(&self, node: NodeId) -> Cover {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        if table.nodes.contains_key(&node) { Cover::Before } else { Cover::No }
+    }
+
     /// How the names in a directory, and what it says of itself, are covered.
     pub(super) fn cover_dir(&self, node: NodeId) -> Cover {
-        {
-            let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-            if table.nodes.contains_key(&node) {
-                return Cover::Before;
-            }
-            if table.closed {
-                return Cover::No;
-            }
+        if self.covered_dir(node) == Cover::Before {
+            return Cover::Before;
+        }
+        if self.table.read().unwrap_or_else(PoisonError::into_inner).closed {
+            return Cover::No;
         }
         match self.stage.lower_dir(node) {
             Ok(None) => {
@@ -220,7 +232,12 @@ impl Watch {
 
     fn take_events(&self, inotify: &OwnedFd, buffer: &mut [MaybeUninit<u8>]) {
         let mut events = Reader::new(inotify, buffer);
-        while let Ok(event) = events.next() {
+        loop {
+            let reads = events.is_buffer_empty();
+            let Ok(event) = events.next() else { return };
+            if reads {
+                drop(self.answering.write().unwrap_or_else(PoisonError::into_inner));
+            }
             let flags = event.events();
             if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
                 self.lose_track();

@@ -140,8 +140,10 @@ fn led_to(home: &Path, place: &str) -> Vec<PathBuf> {
     let (Some(parent), Some(name)) = (place.parent(), place.file_name().and_then(|n| n.to_str())) else {
         return Vec::new();
     };
-    let found: Vec<PathBuf> = match Glob::new(name).map(|g| g.compile_matcher()) {
-        Ok(matcher) if name.contains('*') => {
+    // Compiling a pattern costs more than everything else here.
+    let pattern = name.contains('*').then(|| Glob::new(name).map(|g| g.compile_matcher()));
+    let found: Vec<PathBuf> = match pattern {
+        Some(Ok(matcher)) => {
             let entries = parent.read_dir().into_iter().flatten().filter_map(Result::ok);
             entries.filter(|e| matcher.is_match(e.file_name())).map(|e| e.path()).collect()
         }

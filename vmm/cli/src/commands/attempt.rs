@@ -1,8 +1,13 @@
 //! One run on its way: what each stop of `pvisor run` does to it.
 
 use pvisor_spec::{
+<<<<<<< HEAD
     Bundle, CommandEnd, ExecutorKind, ExitCode, Interruption, Level, Need, Observation, Outcome, Probe, Receipt,
     RunSpec, StageRecord, StageState, WorkerJob,
+=======
+    Bundle, CommandEnd, ExecutorKind, ExitCode, FilesystemMode, Interruption, Level, Need, Observation, Outcome,
+    Receipt, Resources, RunSpec, StageRecord, StageState, WorkerJob,
+>>>>>>> 9d7b688 (host-exec: a start that asks less)
 };
 use serde::Serialize;
 
@@ -106,11 +111,9 @@ impl Attempt {
 
     /// Stop 6: the job. From here on the worker opens what the run needs.
     pub(super) fn wire(&mut self, worker: &mut Worker, ambient: &Ambient) {
-        let homes = [ambient.home(), ambient.home().and_then(|h| h.canonicalize().ok())];
-        // As the guest's root would show it: without symbolic links.
-        let private = [self.claim.dir().parent().unwrap_or(self.claim.dir()).to_owned()];
-        let mut hidden = secrets::hidden_globs(homes.iter().flatten(), &private);
-        hidden.extend(self.spec.confinement.denied.iter().cloned());
+        // Looking for credentials takes its time; a command that has all of the host has them too.
+        let shows_all = self.boot.is_none() && self.spec.filesystem == FilesystemMode::Host;
+        let hidden = if shows_all { Vec::new() } else { self.hidden(ambient) };
         let job = WorkerJob {
             spec: self.spec.clone(),
             run_dir: self.claim.dir().into(),
@@ -122,6 +125,16 @@ impl Attempt {
         self.handed_over = true;
         // A worker that died early says why in what follows.
         let _ = worker.wire(&job);
+    }
+
+    /// What a root that we make does not show.
+    fn hidden(&self, ambient: &Ambient) -> Vec<String> {
+        let homes = [ambient.home(), ambient.home().and_then(|h| h.canonicalize().ok())];
+        // As the guest's root would show it: without symbolic links.
+        let private = [self.claim.dir().parent().unwrap_or(self.claim.dir()).to_owned()];
+        let mut hidden = secrets::hidden_globs(homes.iter().flatten(), &private);
+        hidden.extend(self.spec.confinement.denied.iter().cloned());
+        hidden
     }
 
     /// Stop 7: what the worker installed, checked; the command starts.
