@@ -1,13 +1,8 @@
 //! One run on its way: what each stop of `pvisor run` does to it.
 
 use pvisor_spec::{
-<<<<<<< HEAD
-    Bundle, CommandEnd, ExecutorKind, ExitCode, Interruption, Level, Need, Observation, Outcome, Probe, Receipt,
-    RunSpec, StageRecord, StageState, WorkerJob,
-=======
-    Bundle, CommandEnd, ExecutorKind, ExitCode, FilesystemMode, Interruption, Level, Need, Observation, Outcome,
-    Receipt, Resources, RunSpec, StageRecord, StageState, WorkerJob,
->>>>>>> 9d7b688 (host-exec: a start that asks less)
+    Bundle, CommandEnd, ExecutorKind, ExitCode, FilesystemMode, Interruption, Level, Need, Observation, Outcome, Probe,
+    Receipt, RunSpec, StageRecord, StageState, WorkerJob,
 };
 use serde::Serialize;
 
