@@ -11,10 +11,12 @@ mod full_disk;
 mod host_run;
 mod images;
 mod json;
+mod killed;
 mod network;
 mod parallel;
 mod quota;
 mod run_store;
+mod savepoints;
 #[path = "../network/mod.rs"]
 mod services;
 mod terminal;

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod checkpoint;
 mod value;
 
 use std::ffi::OsString;
@@ -7,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
+pub(crate) use checkpoint::{CheckpointCommand, CollectArgs, CreateArgs, ForkArgs, RestoreArgs, SavepointArgs};
 pub(crate) use value::{AccessRule, AccessVerdict, Bytes, EnvPair, Memory, MountArg, MountUse, Published, Rate, Span};
 
 /// Runs a command where it can't change your project, and keeps what it changed for you to review and apply.
@@ -34,6 +36,11 @@ pub(crate) enum Command {
     Undo(UndoArgs),
     /// Throw a run's changes away
     Discard(RunNameArgs),
+    /// Savepoints of a run's stage
+    #[command(subcommand)]
+    Checkpoint(CheckpointCommand),
+    /// Make more runs with the changes of one that is over
+    Fork(ForkArgs),
     /// End a run that is going on
     Kill(RunNameArgs),
     /// Print what the guest's console said, or what the command's network did
@@ -425,6 +432,8 @@ impl Command {
             Self::Review(args) => args.json,
             Self::Apply(args) => args.json,
             Self::Undo(args) => args.json,
+            Self::Checkpoint(command) => command.json(),
+            Self::Fork(args) => args.json,
             Self::Discard(args) | Self::Kill(args) => args.json,
             Self::Image(ImageCommand::Kernel(args)) => args.json,
             Self::Image(ImageCommand::Rm(args)) => args.json,

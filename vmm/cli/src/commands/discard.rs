@@ -33,8 +33,8 @@ pub(super) fn discard(args: &RunNameArgs) -> Result<u8, Failure> {
     };
     let files = match pvisor_stage::discard(&target.dir) {
         Ok(discarded) => Some(discarded.files),
-        // Removed by hand: the record is still to be brought up to date.
-        Err(DiscardError::Home(HomeError::NotAStage(_))) if !target.dir.exists() => None,
+        // Removed by hand, or by a discard that was cut off in the end: the record is still to be brought up to date.
+        Err(DiscardError::Home(HomeError::NotAStage(_) | HomeError::Io(_))) if is_gone(&target) => None,
         Err(e) => return Err(stages::discard_failure(&e)),
     };
     if let Some(run) = &target.run
@@ -43,6 +43,12 @@ pub(super) fn discard(args: &RunNameArgs) -> Result<u8, Failure> {
         store.amend(run, |record| record.discarded_ms = Some(now_ms()))?;
     }
     tell(args.json, &target, files)
+}
+
+/// Nothing is left of the stage. An empty directory in its place is what a discard removes last.
+fn is_gone(target: &Target) -> bool {
+    let removed = || target.run.is_some() && std::fs::remove_dir(&target.dir).is_ok();
+    matches!(target.dir.symlink_metadata(), Err(e) if e.kind() == std::io::ErrorKind::NotFound) || removed()
 }
 
 fn tell(json: bool, target: &Target, files: Option<u64>) -> Result<u8, Failure> {

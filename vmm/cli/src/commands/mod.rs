@@ -2,9 +2,11 @@
 
 mod apply;
 mod attempt;
+mod checkpoint;
 mod completions;
 mod discard;
 mod doctor;
+mod fork;
 mod image;
 mod kill;
 mod list;
@@ -40,6 +42,8 @@ pub(crate) fn dispatch(command: &Command) -> u8 {
         Command::Review(args) => review::review(args),
         Command::Apply(args) => apply::apply(args),
         Command::Undo(args) => undo::undo(args),
+        Command::Checkpoint(command) => checkpoint::checkpoint(command),
+        Command::Fork(args) => fork::fork(args),
         Command::Discard(args) => discard::discard(args),
         Command::Image(command) => image::image(command),
     };

@@ -29,6 +29,7 @@ struct Status<'a> {
     project: &'a OsBytes,
     started_ms: u64,
     ended_ms: Option<u64>,
+    forked_from: Option<RunId>,
     stage: Stage<'a>,
     safety: Safety,
     observations: Vec<Observation>,
@@ -116,6 +117,7 @@ fn describe<'a>(run: &'a Run, review: Option<&'a Review>) -> Status<'a> {
         project: &record.spec.project,
         started_ms: record.started_ms,
         ended_ms: bundle.map(|b| b.ended_ms),
+        forked_from: record.forked_from,
         stage: Stage {
             state: run.stage_state(),
             dir: record.spec.stage.as_ref().map(|s| &s.dir),
@@ -180,6 +182,9 @@ fn tell(out: &mut dyn Write, run: &Run, status: &Status<'_>) -> io::Result<()> {
         }
         _ => field(out, "outcome", "not over yet")?,
     }
+    if let Some(of) = status.forked_from {
+        field(out, "fork of", &of.to_string())?;
+    }
     field(out, "stage", &stage_text(run, status))?;
     if let Some(until) = status.stage.originals_until_ms {
         let left = left(until, now_ms());
@@ -230,7 +235,7 @@ fn stage_text(run: &Run, status: &Status<'_>) -> String {
         StageState::Unsealed if run.only_seal_failed() => {
             format!("complete, to be sealed by `pvisor review`, {changes}{}", dir())
         }
-        StageState::Unsealed => format!("unsealed, can only be discarded, {changes}{}", dir()),
+        StageState::Unsealed => format!("unsealed, can only be discarded or saved, {changes}{}", dir()),
         StageState::Sealed if status.stage.applied_ms.is_some() => format!("applied, {changes}{}", dir()),
         StageState::Sealed => format!("sealed, {changes}{}", dir()),
     }

@@ -1,6 +1,6 @@
 //! `run.json`: what a run is and how far it came.
 
-use pvisor_spec::{Receipt, RunSpec, StageRecord};
+use pvisor_spec::{Receipt, RunId, RunSpec, StageRecord};
 use serde::{Deserialize, Serialize};
 
 use super::ProcessRef;
@@ -48,6 +48,9 @@ pub(crate) struct RunRecord {
     /// When everything that was staged had been applied.
     #[serde(default)]
     pub(crate) applied_ms: Option<u64>,
+    /// The run whose changes this one began with.
+    #[serde(default)]
+    pub(crate) forked_from: Option<RunId>,
     /// Until when what was replaced by applying is kept.
     #[serde(default)]
     pub(crate) originals_until_ms: Option<u64>,
@@ -73,6 +76,7 @@ impl RunRecord {
             receipts: Vec::new(),
             sealed_later: None,
             applied_ms: None,
+            forked_from: None,
             originals_until_ms: None,
             undone_ms: None,
             discarded_ms: None,

@@ -1,7 +1,9 @@
 //! Errors of stages as a person reads them.
 
 use pvisor_spec::ExitCode;
-use pvisor_stage::{ApplyError, Conflict, DiscardError, HomeError, LoadError, RecoverError, ReviewError, UndoError};
+use pvisor_stage::{
+    ApplyError, Conflict, DiscardError, HomeError, LoadError, RecoverError, ReviewError, SavepointError, UndoError,
+};
 
 use super::Target;
 use crate::report::{Failure, chain};
@@ -79,6 +81,39 @@ fn conflict_failure(message: &str, conflicts: &[Conflict], hint: &str) -> Failur
         .detail("conflicts", &conflicts)
 }
 
+/// A savepoint that was not made or can't be used.
+pub(crate) fn savepoint_failure(error: &SavepointError) -> Failure {
+    let message = chain(error);
+    match error {
+        SavepointError::Home(home) => home_failure(home, message),
+        SavepointError::Recover(recover) => recover_failure(recover, message),
+        SavepointError::Load(LoadError::NotSealed(_)) => Failure::new("not_sealed", message)
+            .hint("its run did not end as it should: `pvisor checkpoint create` saves what there is of it")
+            .code(ExitCode::NOT_SEALED),
+        SavepointError::Load(LoadError::NotAStage(_)) => {
+            Failure::new("no_stage", message).hint("it may have been removed by hand")
+        }
+        SavepointError::Name(_) => Failure::new("savepoint_name", message).code(ExitCode::USAGE),
+        SavepointError::Exists(_) => {
+            Failure::new("savepoint_exists", message).hint("leave out --name, or take another")
+        }
+        SavepointError::Unknown(_) | SavepointError::None => {
+            Failure::new("no_savepoint", message).hint("`pvisor checkpoint list` shows what there is")
+        }
+        SavepointError::Damaged { .. } => Failure::new("damaged", message).hint("nothing was changed; use another one"),
+        SavepointError::Restoring(_) => {
+            Failure::new("restoring", message).hint("`pvisor checkpoint restore` does it again, from the beginning")
+        }
+        SavepointError::Applied => Failure::new("applied", message).hint("take that back first: pvisor undo"),
+        SavepointError::Restarted(_) => {
+            Failure::new("restarted", message).hint("a savepoint that was made before can be restored")
+        }
+        SavepointError::Seal(_) => Failure::new("seal", message).hint("when the cause is gone, restore it again"),
+        SavepointError::Ledger(_) | SavepointError::Load(_) => Failure::new("damaged", message),
+        SavepointError::Io(_) | SavepointError::Occupied(_) => Failure::new("io", message),
+    }
+}
+
 /// A stage that can't be thrown away.
 pub(crate) fn discard_failure(error: &DiscardError) -> Failure {
     let message = chain(error);
@@ -106,7 +141,8 @@ fn load_failure(error: &LoadError, message: String, target: &Target) -> Failure 
     match error {
         LoadError::NotSealed(_) => Failure::new("not_sealed", message)
             .hint(format!(
-                "its run did not end as it should; it can only be discarded: pvisor discard {}",
+                "its run did not end as it should: pvisor checkpoint create {0} saves what there is of it, pvisor \
+                 discard {0} throws it away",
                 target.name()
             ))
             .code(ExitCode::NOT_SEALED),

@@ -10,7 +10,7 @@ use std::path::Path;
 use pvisor_spec::{Interruption, StageRecord, StageState};
 use pvisor_stage::{LoadError, Recovery, StageStatus};
 
-pub(crate) use failure::{apply_failure, discard_failure, review_failure, undo_failure};
+pub(crate) use failure::{apply_failure, discard_failure, review_failure, savepoint_failure, undo_failure};
 pub(crate) use originals::{give_up_originals, remember_applied, remember_undone};
 pub(crate) use target::{Target, find};
 pub(crate) use vacancy::vacant;

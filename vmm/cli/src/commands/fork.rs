@@ -1,0 +1,105 @@
+//! `pvisor fork`: more runs with the changes of one that is over.
+
+use pvisor_spec::{ExitCode, Interruption, OsBytes, Outcome, RunId};
+use pvisor_stage::{LoadError, StageStatus};
+use serde::Serialize;
+
+use super::checkpoint::sealed;
+use super::surroundings;
+use crate::args::ForkArgs;
+use crate::bundle;
+use crate::report::{Failure, answer, answer_json};
+use crate::runs::{Run, Store, now_ms};
+use crate::stages::{self, savepoint_failure};
+
+#[derive(Serialize)]
+struct Answer {
+    of: RunId,
+    forks: Vec<Fork>,
+}
+
+#[derive(Serialize)]
+struct Fork {
+    id: RunId,
+    stage: OsBytes,
+    changes: u64,
+}
+
+pub(super) fn fork(args: &ForkArgs) -> Result<u8, Failure> {
+    let (ambient, store) = surroundings()?;
+    let target = stages::find(&args.run, &store, &ambient)?;
+    let Some(run) = &target.run else {
+        return Err(Failure::new("no_run", "that stage has no record of a run, so it can't be forked")
+            .code(ExitCode::NO_SUCH_RUN));
+    };
+    check(run, args)?;
+    let mut forks = Vec::new();
+    for _ in 0..args.count {
+        forks.push(one(&store, run, args)?);
+    }
+    if args.json {
+        answer_json(&Answer { of: run.id, forks })?;
+    } else {
+        answer(|out| forks.iter().try_for_each(|fork| writeln!(out, "{}", fork.id)))?;
+    }
+    Ok(ExitCode::OK)
+}
+
+/// Refuses what can't be forked before there is a run that nobody wants.
+fn check(of: &Run, args: &ForkArgs) -> Result<(), Failure> {
+    let Some(dir) = of.stage_dir() else { return Ok(()) };
+    let checked = match &args.savepoint {
+        Some(name) => pvisor_stage::savepoint(dir, name).map(drop),
+        None => match pvisor_stage::status(dir) {
+            Ok(StageStatus::Sealed { .. }) => Ok(()),
+            Ok(_) => Err(LoadError::NotSealed(dir.to_owned()).into()),
+            Err(e) => Err(e.into()),
+        },
+    };
+    checked.map_err(|e| savepoint_failure(&e))
+}
+
+/// A run of its own, over from the beginning, whose stage has the same changes.
+fn one(store: &Store, of: &Run, args: &ForkArgs) -> Result<Fork, Failure> {
+    let id = RunId::new();
+    let mut spec = of.record.spec.clone();
+    let (Some(from), Some(stage)) = (of.stage_dir(), spec.stage.as_mut()) else {
+        return Err(Failure::new("no_stage", format!("{} had no stage", of.id)));
+    };
+    spec.id = id;
+    stage.dir = store.home().join(id.to_string()).join("stage").into();
+    let mut claim = store.begin(spec)?;
+    claim.record.selection.clone_from(&of.record.selection);
+    claim.record.forked_from = Some(of.id);
+    let dir = claim.dir().join("stage");
+    let forked = pvisor_stage::fork(from, args.savepoint.as_deref(), &dir).map_err(|e| savepoint_failure(&e));
+    let (stage, outcome) = match &forked {
+        Ok(seal) => (sealed(seal), outcome_of(of)),
+        Err(failure) => (stages::record(&dir), Outcome::Refused(refusal(failure))),
+    };
+    let (receipts, probes) = of.bundle.as_ref().map(|b| (b.receipts.clone(), b.probes.clone())).unwrap_or_default();
+    let bundle = bundle::compose(&claim.record, receipts, probes, outcome, stage, now_ms());
+    claim.publish(&bundle)?;
+    let seal = forked?;
+    Ok(Fork { id, stage: dir.into(), changes: seal.changes })
+}
+
+/// The command's own end: what its changes are the changes of.
+fn outcome_of(run: &Run) -> Outcome {
+    match &run.bundle {
+        Some(bundle) => bundle.outcome.clone(),
+        None => Outcome::Interrupted(Interruption {
+            kind: "supervisor_lost".to_owned(),
+            message: "nothing is known of the command's end".to_owned(),
+            hint: String::new(),
+        }),
+    }
+}
+
+fn refusal(failure: &Failure) -> Interruption {
+    Interruption {
+        kind: failure.kind.clone(),
+        message: failure.message.clone(),
+        hint: failure.hints.first().cloned().unwrap_or_default(),
+    }
+}
