@@ -9,7 +9,7 @@ fn the_write_that_goes_past_the_limit_fails_and_what_fits_can_be_applied() {
     let world = World::new();
     let stage = world.stage();
     fs::write(world.project().join("large"), vec![b'x'; 6 << 20]).unwrap();
-    let script = "echo kept > kept; dd if=/dev/zero of=big bs=65536 count=200; echo dd=$?; echo more >> large; \
+    let script = "echo kept > kept; dd if=/dev/zero of=big bs=65536 count=200; echo dd=$?; cat README.md >> large; \
                   fallocate -l 10M ahead; rm -f ahead; df --output=size,avail -B1 . | tail -1; rm big; \
                   dd if=/dev/zero of=fits bs=65536 count=20 2>/dev/null; echo fits=$?";
     let options = ["--stage", &stage, "--stage-max-size", "4M"];

@@ -6,7 +6,8 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::fs::{SeekFrom, fstat, seek};
 
@@ -20,6 +21,9 @@ const BLOCK: u64 = 4096;
 /// of the limit, and at least this many bytes. Without it a full stage could not be emptied.
 const MARGIN_SHARE: u64 = 8;
 const MARGIN: u64 = 1024 * 1024;
+/// How long a change waits for space: what was removed just now is given back when the kernel says that nobody has it
+/// open, which it says a moment later.
+const PATIENCE: Duration = Duration::from_millis(50);
 /// Most ranges taken ahead that are remembered of one content.
 const MAX_AHEAD: usize = 64;
 
@@ -28,6 +32,7 @@ const MAX_AHEAD: usize = 64;
 pub(super) struct Quota {
     limit: u64,
     taken: Mutex<Taken>,
+    given_back: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -63,11 +68,21 @@ impl Drop for Grant<'_> {
 
 impl Quota {
     pub fn new(limit: u64) -> Self {
-        Self { limit, taken: Mutex::default() }
+        Self { limit, taken: Mutex::default(), given_back: Condvar::new() }
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Space for `bytes` more, if it is there now.
+    fn grant_now(&self, bytes: u64) -> Option<Grant<'_>> {
+        let mut taken = self.taken();
+        if taken.all().checked_add(bytes).is_none_or(|all| all > self.limit) {
+            return None;
+        }
+        taken.granted += bytes;
+        Some(Grant { quota: self, bytes })
     }
 
     /// Space for `bytes` more.
@@ -75,12 +90,14 @@ impl Quota {
     /// # Errors
     /// `DQUOT`.
     pub fn grant(&self, bytes: u64) -> Result<Grant<'_>, Errno> {
-        let mut taken = self.taken();
-        if taken.all().checked_add(bytes).is_none_or(|all| all > self.limit) {
-            return Err(Errno::DQUOT);
+        if let Some(grant) = self.grant_now(bytes) {
+            return Ok(grant);
         }
-        taken.granted += bytes;
-        Ok(Grant { quota: self, bytes })
+        let full = |taken: &mut Taken| taken.all().checked_add(bytes).is_none_or(|all| all > self.limit);
+        // Nothing that is given back would be enough for more than the limit.
+        let patience = if bytes > self.limit { Duration::ZERO } else { PATIENCE };
+        drop(self.given_back.wait_timeout_while(self.taken(), patience, full));
+        self.grant_now(bytes).ok_or(Errno::DQUOT)
     }
 
     /// Space for what a change of `length` bytes from `offset` on can take in a content. Where that is too much, the
@@ -90,11 +107,12 @@ impl Quota {
     /// `DQUOT`.
     pub fn grant_range(&self, id: NodeId, file: &File, offset: u64, length: u64) -> Result<Grant<'_>, Errno> {
         let range = blocks(offset, length);
-        self.grant(range.end - range.start).or_else(|_| {
-            let ahead = self.taken().ahead.get(&id).cloned().unwrap_or_default();
-            let open = |hole: Range<u64>| hole.end - hole.start - overlap(&ahead, &hole);
-            self.grant(holes(file, range).into_iter().map(open).sum())
-        })
+        if let Some(grant) = self.grant_now(range.end - range.start) {
+            return Ok(grant);
+        }
+        let ahead = self.taken().ahead.get(&id).cloned().unwrap_or_default();
+        let open = |hole: Range<u64>| hole.end - hole.start - overlap(&ahead, &hole);
+        self.grant(holes(file, range).into_iter().map(open).sum())
     }
 
     /// Space was taken ahead.
@@ -136,6 +154,7 @@ impl Quota {
         taken.ahead.remove(&id);
         if let Some(bytes) = taken.contents.remove(&id) {
             taken.sum -= bytes;
+            self.given_back.notify_all();
         }
     }
 
@@ -205,6 +224,20 @@ mod tests {
         assert!(quota.grant(10 * BLOCK).is_ok());
         assert_eq!(quota.room(), (10 * BLOCK, 10 * BLOCK));
         assert_eq!(quota.grant(u64::MAX).err(), Some(Errno::DQUOT));
+    }
+
+    #[test]
+    fn a_change_waits_for_what_is_about_to_be_given_back() {
+        let quota = Quota::new(10 * BLOCK);
+        let (file, removed) = (tempfile::tempfile().unwrap(), NodeId(1));
+        file.write_all_at(&[1; 8 * BLOCK as usize], 0).unwrap();
+        quota.count(removed, &file);
+        std::thread::scope(|scope| {
+            let change = scope.spawn(|| quota.grant(5 * BLOCK).map(drop));
+            std::thread::sleep(PATIENCE / 10);
+            quota.forget(removed);
+            assert_eq!(change.join().unwrap(), Ok(()));
+        });
     }
 
     #[test]

@@ -151,7 +151,8 @@ pub(crate) struct RunArgs {
     /// Most bytes a second in each direction: 500K, 10M …
     #[arg(long, value_name = "SIZE")]
     pub(crate) overlaynet_limit: Option<Rate>,
-    /// Offer a TCP port of the command on the host: [ADDRESS:]PORT:PORT or PORT; port 0 on the host chooses a free one
+    /// Offer a TCP port of the command on the host: PORT, PORT:PORT or ADDRESS:PORT:PORT; port 0 on the host chooses a
+    /// free one
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) publish: Vec<Published>,
     /// Accept a KVM that emulates guest kernel code, 10 to 50 times slower
