@@ -33,7 +33,8 @@ pub use live::{
 pub use load::{LoadError, StageStatus, held_bytes, load_changes, status};
 pub use lower::PatternError;
 pub use review::{
-    Flag, REVIEW_SCHEMA, Review, ReviewEntry, ReviewError, Side, SideKind, Status, Visible, review, review_changes,
+    Binaries, Danger, ExecSink, Flag, FlagKind, REVIEW_SCHEMA, Review, ReviewDocument, ReviewEntry, ReviewError, Side,
+    SideKind, Status, Visible, review, review_changes,
 };
 pub use savepoint::{
     Collected, Savepoint, SavepointError, collect_savepoints, create_savepoint, delete_savepoint, fork,

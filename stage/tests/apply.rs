@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use pvisor_stage::{
-    ApplyError, ApplyOptions, Recovery, Selection, Stage, StageOptions, apply, discard, load_changes, recover, review,
-    seal,
+    ApplyError, ApplyOptions, Binaries, Recovery, Selection, Stage, StageOptions, apply, discard, load_changes,
+    recover, review, seal,
 };
 
 use operation::{Operation, long_operations};
@@ -62,8 +62,13 @@ impl Sealed {
     }
 }
 
+/// Bits of modes among it.
+fn anything() -> ApplyOptions {
+    ApplyOptions { allow_exec_sinks: true, ..ApplyOptions::default() }
+}
+
 fn to(target: &Path) -> ApplyOptions {
-    ApplyOptions { target: Some(target.to_owned()), ..ApplyOptions::default() }
+    ApplyOptions { target: Some(target.to_owned()), ..anything() }
 }
 
 /// As many as the environment asks for.
@@ -86,14 +91,14 @@ proptest! {
         tree::assert_applied(&snapshot(&copy), &sealed.expected);
         // The lower is another target: it was left alone, and is all to be reviewed still.
         prop_assert_eq!(snapshot(&sealed.lower), original);
-        let reviewed = review(&sealed.stage).unwrap();
+        let reviewed = review(&sealed.stage, &Selection::default()).unwrap();
         prop_assert_eq!(reviewed.applied, 0);
-        reviewed.write_diff(&mut Vec::new()).unwrap();
+        reviewed.write_diff(Binaries::Whole, &mut Vec::new()).unwrap();
         reviewed.write_summary(&mut Vec::new()).unwrap();
-        apply(&sealed.stage, &ApplyOptions::default()).unwrap();
+        apply(&sealed.stage, &anything()).unwrap();
         tree::assert_applied(&snapshot(&sealed.lower), &sealed.expected);
-        prop_assert!(review(&sealed.stage).unwrap().entries.is_empty());
-        prop_assert_eq!(apply(&sealed.stage, &ApplyOptions::default()).unwrap().left, 0);
+        prop_assert!(review(&sealed.stage, &Selection::default()).unwrap().entries.is_empty());
+        prop_assert_eq!(apply(&sealed.stage, &anything()).unwrap().left, 0);
         prop_assert_eq!(recover(&sealed.stage).unwrap(), Recovery::Nothing);
         prop_assert!(discard(&sealed.stage).unwrap().directory);
         prop_assert_eq!(sealed.names(sealed.temp.path()), 2);
@@ -128,10 +133,13 @@ fn an_unsealed_stage_can_only_be_discarded() {
     plain::fill(&lower);
     let live = Stage::create(&stage, &lower, StageOptions::default()).unwrap();
     assert!(matches!(discard(&stage), Err(pvisor_stage::DiscardError::Home(pvisor_stage::HomeError::Locked(_)))));
-    assert!(matches!(apply(&stage, &ApplyOptions::default()), Err(ApplyError::Home(_))));
-    assert!(matches!(review(&stage), Err(pvisor_stage::ReviewError::Load(pvisor_stage::LoadError::NotSealed(_)))));
+    assert!(matches!(apply(&stage, &anything()), Err(ApplyError::Home(_))));
+    assert!(matches!(
+        review(&stage, &Selection::default()),
+        Err(pvisor_stage::ReviewError::Load(pvisor_stage::LoadError::NotSealed(_)))
+    ));
     drop(live);
-    let failed = apply(&stage, &ApplyOptions::default());
+    let failed = apply(&stage, &anything());
     assert!(matches!(failed, Err(ApplyError::Load(pvisor_stage::LoadError::NotSealed(_)))), "{failed:?}");
     assert!(discard(&stage).unwrap().directory);
 }

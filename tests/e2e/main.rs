@@ -15,6 +15,7 @@ mod killed;
 mod network;
 mod parallel;
 mod quota;
+mod review;
 mod run_store;
 mod savepoints;
 #[path = "../network/mod.rs"]

@@ -8,7 +8,7 @@ use super::home::HomeError;
 use super::ledger::LedgerError;
 use super::recovery::RecoverError;
 use super::selection::SelectionError;
-use crate::review::quoted;
+use crate::review::{ExecSink, quoted};
 use crate::{LoadError, RelPath};
 
 /// Why an apply did not happen, or not wholly.
@@ -46,6 +46,9 @@ pub enum ApplyError {
     /// The project is not what the command found. Nothing was written.
     #[error("{} changed since the command ran; nothing was applied", count(.0.len()))]
     Conflicts(Vec<Conflict>),
+    /// Changes make the host run something, and that was not allowed. Nothing was written.
+    #[error("{} would make the host run something; nothing was applied", count(paths(.0)))]
+    ExecSinks(Vec<ExecSink>),
     /// A system call failed. Nothing was written.
     #[error(transparent)]
     Io(#[from] Fault),
@@ -90,6 +93,11 @@ impl From<RecoverError> for ApplyError {
             other => Self::Recover(other),
         }
     }
+}
+
+/// Several reasons can be those of one path.
+fn paths(sinks: &[ExecSink]) -> usize {
+    sinks.chunk_by(|a, b| a.path == b.path).count()
 }
 
 fn count(paths: usize) -> String {

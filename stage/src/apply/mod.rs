@@ -71,6 +71,8 @@ pub struct ApplyOptions {
     pub target: Option<PathBuf>,
     /// Judge only: nothing is written.
     pub dry_run: bool,
+    /// Write changes that make the host run something, too.
+    pub allow_exec_sinks: bool,
     /// Which changes.
     pub selection: Selection,
     /// Keep what is replaced or removed, so that it can be put back.

@@ -20,6 +20,7 @@ use super::staging::{Staging, choose, create};
 use super::target::{Target, is_dir};
 use super::{Applied, ApplyOptions, OriginalsKept};
 use crate::layout::UPPER;
+use crate::review::{Contents, Sinks};
 use crate::{Before, Change, ChangeSet, Kind, RelPath};
 
 /// One apply.
@@ -54,6 +55,7 @@ impl Transaction<'_> {
         if !judgement.conflicts.is_empty() {
             return Err(ApplyError::Conflicts(judgement.conflicts));
         }
+        self.refuse_exec_sinks(&target, &judgement)?;
         let mut applied = report(&judgement, left);
         if self.options.dry_run {
             return Ok(applied);
@@ -64,6 +66,18 @@ impl Transaction<'_> {
         }
         self.write(ledger, &target, &judgement, &mut applied)?;
         Ok(applied)
+    }
+
+    /// What would be written must not make the host run something, unless that is allowed.
+    fn refuse_exec_sinks(&self, target: &Target, judgement: &Judgement<'_>) -> Result<(), ApplyError> {
+        if self.options.allow_exec_sinks {
+            return Ok(());
+        }
+        let upper = self.home.subdir(UPPER).blame("open", self.home.path())?;
+        let sinks = Sinks::new(&self.set.changes, Contents { upper: &upper, project: Some(target) });
+        let written = judgement.items.iter().filter(|item| item.verdict == Verdict::Write);
+        let found = sinks.dangerous(written.map(|item| item.change));
+        if found.is_empty() { Ok(()) } else { Err(ApplyError::ExecSinks(found)) }
     }
 
     /// Opens the directory under the one name that the ledger knows it by.

@@ -129,7 +129,14 @@ pub(super) fn undo_interruptible(
     let (set, originals) = inverse(&home, &ledger, &target)?;
     let selection = options.selection.clone();
     let left = ledger.applied_to(target.as_os_str().as_bytes()).len().saturating_sub(set.changes.len());
-    let as_apply = ApplyOptions { target: Some(target.clone()), dry_run: options.dry_run, selection, keep: None };
+    // What was there before is nothing that a run brings in.
+    let as_apply = ApplyOptions {
+        target: Some(target.clone()),
+        dry_run: options.dry_run,
+        allow_exec_sinks: true,
+        selection,
+        keep: None,
+    };
     let transaction =
         Transaction { disk, home: &home, set: &set, options: &as_apply, aim: Aim::Undo, originals: &originals };
     let done = transaction.run()?;

@@ -1,43 +1,55 @@
 //! One reviewed change.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::io::Read;
 
 use pvisor_spec::OsBytes;
 use rustix::fd::OwnedFd;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
-use super::sink::{Flag, flags};
+use super::contents::Contents;
+use super::pairs::{Origin, origins};
+use super::sink::{Danger, Flag, Sinks};
 use crate::apply::open_object;
-use crate::{Before, Change, ContentHash, Fingerprint, Kind};
+use crate::{Before, Change, Fingerprint, Kind};
 
 /// As many bytes from its start decide whether a content is text.
 const PROBE: u64 = 8000;
 
 /// What happened to a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Status {
     /// It is new.
+    #[serde(rename = "A")]
     Added,
     /// Its content changed.
+    #[serde(rename = "M")]
     Modified,
     /// It is gone.
+    #[serde(rename = "D")]
     Deleted,
     /// It is something else now: a link instead of a file …
+    #[serde(rename = "T")]
     TypeChanged,
     /// Only its mode, owner or attributes changed.
+    #[serde(rename = "m")]
     Metadata,
-    /// It is a file that was at another path before, with the same content.
+    /// It is a file that was at another path before, with the same content or much of it.
+    #[serde(rename = "R")]
     Renamed,
+    /// It is a new file with the content, or much of it, of another one.
+    #[serde(rename = "C")]
+    Copied,
 }
 
 impl Status {
     /// All of them, in the order that totals list them.
-    pub const ALL: [Self; 6] =
-        [Self::Added, Self::Modified, Self::Deleted, Self::Renamed, Self::TypeChanged, Self::Metadata];
+    pub const ALL: [Self; 7] =
+        [Self::Added, Self::Modified, Self::Deleted, Self::Renamed, Self::Copied, Self::TypeChanged, Self::Metadata];
 
-    /// The letter that stands for it: A, M, D, T, m, R.
+    /// The letter that stands for it: A, M, D, T, m, R, C.
     pub fn letter(self) -> char {
         match self {
             Self::Added => 'A',
@@ -46,6 +58,7 @@ impl Status {
             Self::TypeChanged => 'T',
             Self::Metadata => 'm',
             Self::Renamed => 'R',
+            Self::Copied => 'C',
         }
     }
 
@@ -58,18 +71,14 @@ impl Status {
             Self::TypeChanged => "of another type",
             Self::Metadata => "with other metadata",
             Self::Renamed => "renamed",
+            Self::Copied => "copied",
         }
-    }
-}
-
-impl Serialize for Status {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_char(self.letter())
     }
 }
 
 /// What a path was or is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SideKind {
     /// A regular file.
@@ -104,6 +113,7 @@ impl fmt::Display for SideKind {
 
 /// One side of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Side {
     /// What it is.
     pub kind: SideKind,
@@ -146,13 +156,16 @@ impl Side {
 
 /// A change as a person sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReviewEntry {
     /// Which path.
     pub path: OsBytes,
     /// What happened.
     pub status: Status,
-    /// Where it was before, if it was renamed.
+    /// Where it was before, if it was renamed, or what it was copied from.
     pub from: Option<OsBytes>,
+    /// How much of it is as it was there, in percent.
+    pub similarity: Option<u8>,
     /// What the command found; `None`: nothing, or something that was changed by somebody else at that moment.
     pub before: Option<Side>,
     /// What it left; `None`: nothing.
@@ -168,44 +181,57 @@ pub struct ReviewEntry {
     /// Index of the change.
     #[serde(skip)]
     pub(super) change: usize,
-    /// Index of the change that it was renamed from.
+    /// Where it was renamed or copied from.
     #[serde(skip)]
-    pub(super) source: Option<usize>,
+    pub(super) origin: Option<Origin>,
 }
 
 impl ReviewEntry {
+    /// It is applied only where exec sinks are allowed.
+    pub fn is_dangerous(&self) -> bool {
+        self.flags.iter().any(|flag| flag.danger == Danger::Dangerous)
+    }
+
     /// It appears or goes as a directory.
     pub(super) fn is_directory(&self) -> bool {
         self.after.as_ref().or(self.before.as_ref()).is_some_and(|side| side.kind == SideKind::Directory)
     }
 }
 
-/// The entries for the changes with the given indexes.
-pub(super) fn entries(changes: &[Change], open: &[usize], upper: &OwnedFd) -> Vec<ReviewEntry> {
-    let sources = renames(changes, open);
-    let moved: HashSet<usize> = sources.values().copied().collect();
+/// The entries for the changes with the indexes `open`; the project still has what those of `present` change.
+pub(super) fn entries(
+    changes: &[Change],
+    open: &[usize],
+    present: &[usize],
+    contents: Contents<'_>,
+) -> Vec<ReviewEntry> {
+    let origins = origins(changes, open, present, contents);
+    let moved: HashSet<usize> = origins.values().filter(|o| !o.copied).map(|o| o.source).collect();
+    let sinks = Sinks::new(changes, contents);
     let rest = open.iter().filter(|at| !moved.contains(at));
-    rest.map(|at| entry(changes, *at, sources.get(at).copied(), upper)).collect()
+    rest.map(|at| entry(changes, *at, origins.get(at).copied(), contents.upper, &sinks)).collect()
 }
 
-fn entry(changes: &[Change], at: usize, source: Option<usize>, upper: &OwnedFd) -> ReviewEntry {
+fn entry(changes: &[Change], at: usize, origin: Option<Origin>, upper: &OwnedFd, sinks: &Sinks<'_>) -> ReviewEntry {
     let change = &changes[at];
-    let before = before_print(&changes[source.unwrap_or(at)]);
+    let source = origin.map(|origin| &changes[origin.source]);
+    let before = before_print(source.unwrap_or(change));
     let after = change.after.as_ref();
     let head = after.and_then(|a| a.object).and_then(|object| head(upper, object));
     let binary = head.as_ref().map(|head| head.contains(&0));
     ReviewEntry {
         path: OsBytes::from(change.path.as_bytes().to_vec()),
-        status: status(change, source.is_some()),
-        from: source.map(|source| OsBytes::from(changes[source].path.as_bytes().to_vec())),
+        status: status(change, origin),
+        from: source.map(|source| OsBytes::from(source.path.as_bytes().to_vec())),
+        similarity: origin.map(|origin| origin.similarity),
         before: before.map(Side::of),
         after: after.map(|a| Side::of(&a.print)),
         binary,
         link_group: after.and_then(|a| a.link_group),
         lost: change.before == Before::Lost,
-        flags: flags(change, before, binary == Some(true)),
+        flags: sinks.flags(change, before, binary == Some(true)),
         change: at,
-        source,
+        origin,
     }
 }
 
@@ -217,43 +243,17 @@ pub(super) fn before_print(change: &Change) -> Option<&Fingerprint> {
     }
 }
 
-fn status(change: &Change, renamed: bool) -> Status {
+fn status(change: &Change, origin: Option<Origin>) -> Status {
     let Some(after) = &change.after else { return Status::Deleted };
     match &change.before {
-        _ if renamed => Status::Renamed,
+        _ if origin.is_some_and(|origin| origin.copied) => Status::Copied,
+        _ if origin.is_some() => Status::Renamed,
         Before::Absent => Status::Added,
         Before::Lost => Status::Modified,
         Before::Present(before) if kind_of(&before.kind) != kind_of(&after.print.kind) => Status::TypeChanged,
         Before::Present(before) if before.kind != after.print.kind => Status::Modified,
         Before::Present(_) => Status::Metadata,
     }
-}
-
-/// For each added file the deleted one with the same content, one to one; the same name is preferred.
-fn renames(changes: &[Change], open: &[usize]) -> HashMap<usize, usize> {
-    let mut gone: HashMap<ContentHash, Vec<usize>> = HashMap::new();
-    for at in open.iter().copied().filter(|at| changes[*at].after.is_none()) {
-        if let Some(Kind::File { size: 1.., hash }) = before_print(&changes[at]).map(|print| &print.kind) {
-            gone.entry(*hash).or_default().push(at);
-        }
-    }
-    let mut out = HashMap::new();
-    // First those that kept their name in another directory.
-    for same_name in [true, false] {
-        for at in open.iter().copied().filter(|at| changes[*at].before == Before::Absent) {
-            let Some(Kind::File { hash, .. }) = changes[at].after.as_ref().map(|a| &a.print.kind) else { continue };
-            let Some(candidates) = gone.get_mut(hash).filter(|_| !out.contains_key(&at)) else { continue };
-            let fits = |old: &usize| !same_name || name(&changes[*old]) == name(&changes[at]);
-            if let Some(found) = candidates.iter().position(fits) {
-                out.insert(at, candidates.remove(found));
-            }
-        }
-    }
-    out
-}
-
-fn name(change: &Change) -> Option<Vec<u8>> {
-    change.path.split().map(|(_, name)| name.to_vec())
 }
 
 /// The first bytes of a content.

@@ -10,35 +10,41 @@ const CONTEXT: usize = 3;
 /// After that the diff is still right, but may be longer than it has to be.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Lines of `old` that go, and lines of `new` that come.
+pub(super) fn count(old: &[u8], new: &[u8]) -> (usize, usize) {
+    let ops = operations(&lines(old), &lines(new));
+    let changed = ops.iter().filter(|op| op.tag() != DiffTag::Equal);
+    changed.fold((0, 0), |(a, b), op| (a + op.old_range().len(), b + op.new_range().len()))
+}
+
+/// The steps from one to the other.
+pub(super) fn operations(old: &[&[u8]], new: &[&[u8]]) -> Vec<DiffOp> {
+    let deadline = Instant::now().checked_add(PATIENCE);
+    capture_diff_slices_deadline(Algorithm::Myers, old, new, deadline)
+}
+
+/// Groups of steps with unchanged lines around them.
+pub(super) fn groups(old: &[&[u8]], new: &[&[u8]]) -> Vec<Vec<DiffOp>> {
+    let groups = group_diff_ops(operations(old, new), CONTEXT).into_iter();
+    groups.filter(|ops| ops.iter().any(|op| op.tag() != DiffTag::Equal)).collect()
+}
+
 /// Writes the hunks that make `new` of `old`; none where they are equal.
 pub(super) fn write(old: &[u8], new: &[u8], out: &mut dyn Write) -> io::Result<()> {
     let (old, new) = (lines(old), lines(new));
-    let deadline = Instant::now().checked_add(PATIENCE);
-    let ops = capture_diff_slices_deadline(Algorithm::Myers, &old, &new, deadline);
-    for group in group_diff_ops(ops, CONTEXT) {
+    for group in groups(&old, &new) {
         write_hunk(&group, &old, &new, out)?;
     }
     Ok(())
 }
 
 /// Lines with their line feeds. A carriage return ends none.
-fn lines(content: &[u8]) -> Vec<&[u8]> {
+pub(super) fn lines(content: &[u8]) -> Vec<&[u8]> {
     content.split_inclusive(|byte| *byte == b'\n').collect()
 }
 
 fn write_hunk(ops: &[DiffOp], old: &[&[u8]], new: &[&[u8]], out: &mut dyn Write) -> io::Result<()> {
-    let (Some(first), Some(last)) = (ops.first(), ops.last()) else { return Ok(()) };
-    if ops.iter().all(|op| op.tag() == DiffTag::Equal) {
-        return Ok(());
-    }
-    let span = |start: usize, end: usize| {
-        // The line before, where there is none.
-        let at = if end > start { start + 1 } else { start };
-        format!("{at},{}", end - start)
-    };
-    let before = span(first.old_range().start, last.old_range().end);
-    let after = span(first.new_range().start, last.new_range().end);
-    writeln!(out, "@@ -{before} +{after} @@")?;
+    writeln!(out, "{}", header(ops))?;
     for op in ops {
         match op.tag() {
             DiffTag::Equal => write_lines(b' ', &old[op.old_range()], out)?,
@@ -49,6 +55,19 @@ fn write_hunk(ops: &[DiffOp], old: &[&[u8]], new: &[&[u8]], out: &mut dyn Write)
         }
     }
     Ok(())
+}
+
+/// Where a hunk is: `@@ -1,3 +1,4 @@`.
+pub(super) fn header(ops: &[DiffOp]) -> String {
+    let (Some(first), Some(last)) = (ops.first(), ops.last()) else { return String::new() };
+    let span = |start: usize, end: usize| {
+        // The line before, where there is none.
+        let at = if end > start { start + 1 } else { start };
+        format!("{at},{}", end - start)
+    };
+    let before = span(first.old_range().start, last.old_range().end);
+    let after = span(first.new_range().start, last.new_range().end);
+    format!("@@ -{before} +{after} @@")
 }
 
 fn write_lines(sign: u8, lines: &[&[u8]], out: &mut dyn Write) -> io::Result<()> {

@@ -1,13 +1,16 @@
 //! The short form of a review.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 
-use super::Review;
 use super::entry::{ReviewEntry, Side, SideKind, Status, before_print};
 use super::quote::quoted;
+use super::{Danger, Review};
 use crate::apply::below;
 use crate::{Fingerprint, RelPath};
 
+/// As many paths are named for one notice.
+const FEW: usize = 10;
 /// A directory that appears or goes with more files than this is one line.
 const COLLAPSE: usize = 16;
 
@@ -56,6 +59,12 @@ fn write_entry(review: &Review, entry: &ReviewEntry, out: &mut dyn Write) -> io:
 
 /// What changed besides the name, with two spaces before it.
 fn details(review: &Review, entry: &ReviewEntry) -> String {
+    let parts = parts(review, entry);
+    if parts.is_empty() { String::new() } else { format!("  {}", parts.join(", ")) }
+}
+
+/// What changed besides the name.
+pub(super) fn parts(review: &Review, entry: &ReviewEntry) -> Vec<String> {
     let changes = &review.set.changes;
     let mut parts = Vec::new();
     match (&entry.before, &entry.after) {
@@ -65,7 +74,7 @@ fn details(review: &Review, entry: &ReviewEntry) -> String {
             compare(entry, before, after, &mut parts);
             let xattrs = |print: Option<&Fingerprint>| print.map(|p| p.meta.xattrs.clone());
             let change = &changes[entry.change];
-            let origin = before_print(&changes[entry.source.unwrap_or(entry.change)]);
+            let origin = before_print(&changes[entry.origin.map_or(entry.change, |origin| origin.source)]);
             if xattrs(origin) != xattrs(change.after.as_ref().map(|a| &a.print)) {
                 parts.push("extended attributes".to_owned());
             }
@@ -78,7 +87,7 @@ fn details(review: &Review, entry: &ReviewEntry) -> String {
     if let Some(first) = review.first_name(entry) {
         parts.push(format!("the same file as {}", shown(first.as_bytes())));
     }
-    if parts.is_empty() { String::new() } else { format!("  {}", parts.join(", ")) }
+    parts
 }
 
 fn describe(side: &Side) -> Option<String> {
@@ -93,6 +102,8 @@ fn describe(side: &Side) -> Option<String> {
 fn compare(entry: &ReviewEntry, before: &Side, after: &Side, parts: &mut Vec<String>) {
     if before.kind != after.kind {
         parts.push(format!("{} -> {}", before.kind, after.kind));
+    } else if let Some(similarity) = entry.similarity.filter(|n| *n < 100) {
+        parts.push(format!("{similarity}% the same"));
     } else if entry.status == Status::Modified {
         match (before.size, after.size, &after.target) {
             (Some(old), Some(new), _) => parts.push(format!("{} -> {}", size(old), size(new))),
@@ -108,10 +119,26 @@ fn compare(entry: &ReviewEntry, before: &Side, after: &Side, parts: &mut Vec<Str
     }
 }
 
+/// Dangerous ones first. A reason that many paths have is given for the first few.
 fn write_flags(entries: &[ReviewEntry], out: &mut dyn Write) -> io::Result<()> {
-    let flagged = entries.iter().flat_map(|entry| entry.flags.iter().map(move |flag| (entry, flag)));
-    for (entry, flag) in flagged {
-        writeln!(out, "!  {} {}", shown(entry.path.as_bytes()), flag.explanation())?;
+    for danger in [Danger::Dangerous, Danger::Notice] {
+        let mark = if danger == Danger::Dangerous { "!!" } else { "! " };
+        let mut told: HashMap<&str, usize> = HashMap::new();
+        for (entry, flag) in entries.iter().flat_map(|entry| entry.flags.iter().map(move |flag| (entry, flag))) {
+            if flag.danger != danger {
+                continue;
+            }
+            let count = told.entry(&flag.reason).or_default();
+            *count += 1;
+            if danger == Danger::Dangerous || *count <= FEW {
+                writeln!(out, "{mark} {}  {}", shown(entry.path.as_bytes()), flag.reason)?;
+            }
+        }
+        let mut more: Vec<_> = told.into_iter().filter(|(_, n)| danger == Danger::Notice && *n > FEW).collect();
+        more.sort_unstable();
+        for (reason, count) in more {
+            writeln!(out, "{mark} and {} more: {reason}", count - FEW)?;
+        }
     }
     Ok(())
 }
@@ -128,9 +155,17 @@ fn write_total(review: &Review, out: &mut dyn Write) -> io::Result<()> {
         1 => write!(out, "1 change: {}", words.join(", "))?,
         _ => write!(out, "{total} changes: {}", words.join(", "))?,
     }
-    match review.applied {
-        0 => writeln!(out),
-        applied => writeln!(out, "; {applied} applied already"),
+    if review.applied > 0 {
+        write!(out, "; {} applied already", review.applied)?;
+    }
+    if review.left > 0 {
+        write!(out, "; {} not selected", review.left)?;
+    }
+    writeln!(out)?;
+    match review.dangerous() {
+        0 => Ok(()),
+        1 => writeln!(out, "1 of them makes the host run something: apply takes it with --allow-exec-sinks only"),
+        n => writeln!(out, "{n} of them make the host run something: apply takes them with --allow-exec-sinks only"),
     }
 }
 
@@ -139,7 +174,7 @@ fn shown(path: &[u8]) -> String {
     if path.is_empty() { ".".to_owned() } else { quoted(path) }
 }
 
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units.into_iter().find(|(shift, _)| bytes >> shift > 0) {
         // One decimal, cut off.

@@ -67,6 +67,11 @@ fn tree() -> impl Strategy<Value = Tree> {
     })
 }
 
+/// Bits of modes among it.
+fn anything() -> ApplyOptions {
+    ApplyOptions { allow_exec_sinks: true, ..ApplyOptions::default() }
+}
+
 /// Names of one file have its content and metadata.
 fn equalise_links(tree: &mut Tree) {
     for group in 1..3 {
@@ -103,7 +108,7 @@ proptest! {
     fn any_tree_becomes_any_other(before in tree(), after in tree()) {
         prop_assume!(is_root());
         let bench = Bench::new(&before, &after);
-        let applied = apply_changes(&bench.stage, &bench.set, &ApplyOptions::default()).unwrap();
+        let applied = apply_changes(&bench.stage, &bench.set, &anything()).unwrap();
         prop_assert!(applied.not_appliable.is_empty(), "{:?}", applied.not_appliable);
         prop_assert_eq!(applied.written, bench.set.changes.len() as u64);
         bench.assert_target(&with_kept_times(&before, &after, &bench));
@@ -129,10 +134,10 @@ proptest! {
                 true => Selection { exclude: vec![globset::escape(&name)], ..Selection::default() },
                 false => Selection { paths: vec![path], ..Selection::default() },
             };
-            let options = ApplyOptions { selection, ..ApplyOptions::default() };
+            let options = ApplyOptions { selection, ..anything() };
             written += apply_changes(&bench.stage, &bench.set, &options).unwrap().written;
         }
-        written += apply_changes(&bench.stage, &bench.set, &ApplyOptions::default()).unwrap().written;
+        written += apply_changes(&bench.stage, &bench.set, &anything()).unwrap().written;
         prop_assert_eq!(written, bench.set.changes.len() as u64);
         bench.assert_target_but_directory_times(&with_kept_times(&before, &after, &bench));
         bench.assert_no_leftovers();

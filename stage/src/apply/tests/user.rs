@@ -119,7 +119,8 @@ fn owners_and_devices_that_only_root_can_give_are_named() {
     (after.print.kind, after.object) = (crate::Kind::CharDevice(rustix::fs::makedev(1, 5)), None);
     bench.set.changes.push(device);
     bench.set.changes.sort_by(|a, b| a.path.cmp(&b.path));
-    let Some(applied) = apply(&bench) else { return };
+    let options = ApplyOptions { allow_exec_sinks: true, ..ApplyOptions::default() };
+    let Some(applied) = as_user(|| apply_changes(&bench.stage, &bench.set, &options)) else { return };
     let applied = applied.unwrap();
     assert_eq!((applied.written, applied.left), (3, 0));
     let named: Vec<_> = applied.not_appliable.iter().map(|(p, what)| (p.clone(), what.as_str())).collect();

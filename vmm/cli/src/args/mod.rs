@@ -260,17 +260,22 @@ pub(crate) struct ReviewArgs {
     /// As a unified diff that `git apply` takes
     #[arg(long)]
     pub(crate) diff: bool,
-    /// Answer in JSON
+    /// As the number of lines that changed in each file
     #[arg(long, conflicts_with = "diff")]
+    pub(crate) stat: bool,
+    /// As one page for a browser, written to this file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["diff", "stat"], value_hint = ValueHint::FilePath)]
+    pub(crate) html: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+    /// Answer in JSON
+    #[arg(long, conflicts_with_all = ["diff", "stat"])]
     pub(crate) json: bool,
 }
 
-/// `pvisor apply`.
-#[derive(Debug, Args)]
-pub(crate) struct ApplyArgs {
-    /// Id, unique beginning of an id, stage directory, or `last`
-    #[arg(value_name = "RUN")]
-    pub(crate) run: OsString,
+/// Which changes: those that every option lets through, and what they can't go without.
+#[derive(Debug, Default, Args)]
+pub(crate) struct SelectionArgs {
     /// Only this path of the project and what is below it
     #[arg(long, value_name = "PATH")]
     pub(crate) path: Vec<PathBuf>,
@@ -280,12 +285,25 @@ pub(crate) struct ApplyArgs {
     /// No paths of the project that match
     #[arg(long, value_name = "GLOB")]
     pub(crate) exclude: Vec<String>,
+}
+
+/// `pvisor apply`.
+#[derive(Debug, Args)]
+pub(crate) struct ApplyArgs {
+    /// Id, unique beginning of an id, stage directory, or `last`
+    #[arg(value_name = "RUN")]
+    pub(crate) run: OsString,
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
     /// Write here instead of the project
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) target: Option<PathBuf>,
     /// Check everything, write nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Also take changes that make this machine run something: git hooks, files that shells and editors run, set-id bits …
+    #[arg(long)]
+    pub(crate) allow_exec_sinks: bool,
     /// Keep what is replaced or removed for so many days, so that `pvisor undo` can put it back [default: 7]
     #[arg(
         long,
@@ -310,15 +328,8 @@ pub(crate) struct UndoArgs {
     /// Id, unique beginning of an id, stage directory, or `last`
     #[arg(value_name = "RUN")]
     pub(crate) run: OsString,
-    /// Only this path of the project and what is below it
-    #[arg(long, value_name = "PATH")]
-    pub(crate) path: Vec<PathBuf>,
-    /// Only paths of the project that match
-    #[arg(long, value_name = "GLOB")]
-    pub(crate) include: Vec<String>,
-    /// No paths of the project that match
-    #[arg(long, value_name = "GLOB")]
-    pub(crate) exclude: Vec<String>,
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
     /// The directory that was applied to, if it was not the project
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) target: Option<PathBuf>,
@@ -395,6 +406,8 @@ pub(crate) struct SchemaArgs {
 pub(crate) enum SchemaArg {
     /// The Run Bundle, `bundle.json`
     Bundle,
+    /// What `pvisor review --json` answers
+    Review,
 }
 
 /// `pvisor completions`.

@@ -1,18 +1,17 @@
 //! `pvisor apply`.
 
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 
 use pvisor_spec::{ExitCode, OsBytes};
-use pvisor_stage::{Applied, ApplyOptions, Keeping, OriginalsKept, RelPath, Selection, apply_changes, load_changes};
+use pvisor_stage::{Applied, ApplyOptions, Keeping, OriginalsKept, apply_changes, load_changes};
 use serde::Serialize;
 
 use super::surroundings;
 use crate::args::ApplyArgs;
 use crate::report::{Failure, answer, answer_json, count, plain, plain_path};
 use crate::runs::now_ms;
-use crate::stages::{self, Target};
+use crate::stages::{self, Target, selection};
 
 /// What was done, for programs.
 #[derive(Serialize)]
@@ -43,15 +42,11 @@ pub(super) fn apply(args: &ApplyArgs) -> Result<u8, Failure> {
     let (ambient, store) = surroundings()?;
     let target = stages::find(&args.run, &store, &ambient)?;
     let set = load_changes(&target.dir).map_err(|e| stages::apply_failure(&e.into(), &target))?;
-    let paths = args.path.iter().map(|path| relative(path, &set.lower));
     let options = ApplyOptions {
         target: args.target.as_ref().map(|dir| ambient.cwd.join(dir)),
         dry_run: args.dry_run,
-        selection: Selection {
-            paths: paths.collect::<Result<_, _>>()?,
-            include: args.include.clone(),
-            exclude: args.exclude.clone(),
-        },
+        allow_exec_sinks: args.allow_exec_sinks,
+        selection: selection(&args.selection, &set.lower)?,
         keep: keeping(args),
     };
     if let (Some(run), Some(keeping), false) = (&target.run, options.keep, args.dry_run) {
@@ -125,40 +120,4 @@ fn tell(out: &mut dyn Write, applied: &Applied, (target, place): (&Target, &Path
         OriginalsKept::NotAsked => {}
     }
     Ok(())
-}
-
-/// A path of the project as the stage names it: given from the project's root, or absolute and below it.
-pub(super) fn relative(path: &Path, project: &Path) -> Result<RelPath, Failure> {
-    let failed = |why: &str| {
-        Failure::new("selection", format!("--path {}: {why}", plain_path(path)))
-            .hint("paths are relative to the project, as `pvisor review` shows them")
-            .code(ExitCode::USAGE)
-    };
-    let inside =
-        if path.is_absolute() { path.strip_prefix(project).map_err(|_| failed("not in the project"))? } else { path };
-    let mut plain = PathBuf::new();
-    for component in inside.components() {
-        match component {
-            Component::Normal(name) => plain.push(name),
-            Component::CurDir => {}
-            _ => return Err(failed("it leads out of the project")),
-        }
-    }
-    RelPath::new(plain.as_os_str().as_bytes().to_vec()).map_err(|e| failed(&e.to_string()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_are_taken_from_the_projects_root() {
-        let project = Path::new("/p");
-        for (given, meant) in [("a/b", "a/b"), ("./a/", "a"), ("/p/a", "a"), ("/p", ""), (".", "")] {
-            assert_eq!(relative(Path::new(given), project).unwrap().as_bytes(), meant.as_bytes(), "{given}");
-        }
-        for bad in ["..", "a/../b", "/q/a", "/"] {
-            assert_eq!(relative(Path::new(bad), project).unwrap_err().code, ExitCode::USAGE, "{bad}");
-        }
-    }
 }

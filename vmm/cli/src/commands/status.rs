@@ -6,7 +6,7 @@ use pvisor_spec::{
     Bundle, CommandEnd, ExecutorKind, ExitCode, KnownBy, Level, Observation, OsBytes, Outcome, Receipt, RunId, Safety,
     StageState, signal_name,
 };
-use pvisor_stage::Review;
+use pvisor_stage::{Review, Selection};
 use serde::Serialize;
 
 use super::surroundings;
@@ -92,7 +92,7 @@ fn reviewed(run: &Run) -> Result<Option<Review>, Failure> {
     match run.stage_dir() {
         Some(dir) if run.stage_state() == StageState::Sealed => {
             let target = Target { dir: dir.to_owned(), run: None };
-            pvisor_stage::review(dir).map(Some).map_err(|e| stages::review_failure(&e, &target))
+            pvisor_stage::review(dir, &Selection::default()).map(Some).map_err(|e| stages::review_failure(&e, &target))
         }
         _ => Ok(None),
     }

@@ -3,15 +3,14 @@
 use std::io::{self, Write};
 
 use pvisor_spec::{ExitCode, OsBytes};
-use pvisor_stage::{Selection, UndoOptions, Undone};
+use pvisor_stage::{UndoOptions, Undone};
 use serde::Serialize;
 
-use super::apply::relative;
 use super::surroundings;
 use crate::args::UndoArgs;
 use crate::report::{Failure, answer, answer_json, count, plain, plain_path};
 use crate::runs::now_ms;
-use crate::stages;
+use crate::stages::{self, selection};
 
 /// What was done, for programs.
 #[derive(Serialize)]
@@ -38,13 +37,8 @@ pub(super) fn undo(args: &UndoArgs) -> Result<u8, Failure> {
     let target = stages::find(&args.run, &store, &ambient)?;
     let place = args.target.as_ref().map(|dir| ambient.cwd.join(dir));
     let project = place.clone().or_else(|| Some(target.run.as_ref()?.record.spec.project.as_path().to_owned()));
-    let paths = args.path.iter().map(|path| relative(path, project.as_deref().unwrap_or(&ambient.cwd)));
     let options = UndoOptions {
-        selection: Selection {
-            paths: paths.collect::<Result<_, _>>()?,
-            include: args.include.clone(),
-            exclude: args.exclude.clone(),
-        },
+        selection: selection(&args.selection, project.as_deref().unwrap_or(&ambient.cwd))?,
         target: place,
         dry_run: args.dry_run,
         now_ms: now_ms(),

@@ -8,7 +8,7 @@ use pvisor_stage::{
 use super::Target;
 use crate::report::{Failure, chain};
 
-/// Most conflicts that are listed.
+/// Most conflicts, or other paths, that are listed.
 const SHOWN: usize = 20;
 
 /// A stage that can't be reviewed.
@@ -17,6 +17,7 @@ pub(crate) fn review_failure(error: &ReviewError, target: &Target) -> Failure {
     match error {
         ReviewError::Load(load) => load_failure(load, message, target),
         ReviewError::Recover(recover) => recover_failure(recover, message),
+        ReviewError::Selection(_) => selection_failure(message),
         ReviewError::Io(_) => Failure::new("io", message),
     }
 }
@@ -29,12 +30,14 @@ pub(crate) fn apply_failure(error: &ApplyError, target: &Target) -> Failure {
         ApplyError::Load(load) => load_failure(load, message, target),
         ApplyError::Ledger(_) | ApplyError::Malformed { .. } | ApplyError::Damaged(_) => damaged(message, target),
         ApplyError::Recover(recover) => recover_failure(recover, message),
-        ApplyError::Selection(_) => Failure::new("selection", message)
-            .hint("`pvisor review` lists the paths; they are relative to the project")
-            .code(ExitCode::USAGE),
+        ApplyError::Selection(_) => selection_failure(message),
         ApplyError::TargetInStage(_) => {
             Failure::new("target", message).hint("name another directory with --target").code(ExitCode::USAGE)
         }
+        ApplyError::ExecSinks(sinks) => Failure::new("exec_sinks", format!("{message}{}", list(sinks)))
+            .hint("look at them with `pvisor review --diff`")
+            .hint("take them with --allow-exec-sinks, or leave them out: --exclude PATH")
+            .detail("exec_sinks", sinks),
         ApplyError::Conflicts(conflicts) => {
             conflict_failure(&message, conflicts, "undo your change there, or leave these paths out: --exclude PATH")
         }
@@ -71,11 +74,7 @@ pub(crate) fn undo_failure(error: &UndoError, target: &Target) -> Failure {
 }
 
 fn conflict_failure(message: &str, conflicts: &[Conflict], hint: &str) -> Failure {
-    let mut listed: Vec<String> = conflicts.iter().take(SHOWN).map(ToString::to_string).collect();
-    if conflicts.len() > SHOWN {
-        listed.push(format!("and {} more", conflicts.len() - SHOWN));
-    }
-    Failure::new("conflict", format!("{message}\n  {}", listed.join("\n  ")))
+    Failure::new("conflict", format!("{message}{}", list(conflicts)))
         .hint(hint)
         .code(ExitCode::CONFLICT)
         .detail("conflicts", &conflicts)
@@ -126,6 +125,21 @@ pub(crate) fn discard_failure(error: &DiscardError) -> Failure {
         }
         DiscardError::Io(_) => Failure::new("io", message).hint("what is left of it can be discarded again"),
     }
+}
+
+/// The first few, a line each.
+fn list(items: &[impl ToString]) -> String {
+    let mut lines: Vec<String> = items.iter().take(SHOWN).map(ToString::to_string).collect();
+    if items.len() > SHOWN {
+        lines.push(format!("and {} more", items.len() - SHOWN));
+    }
+    lines.iter().map(|line| format!("\n  {line}")).collect()
+}
+
+fn selection_failure(message: String) -> Failure {
+    Failure::new("selection", message)
+        .hint("`pvisor review` lists the paths; they are relative to the project")
+        .code(ExitCode::USAGE)
 }
 
 fn home_failure(error: &HomeError, message: String) -> Failure {

@@ -2,6 +2,7 @@
 
 mod failure;
 mod originals;
+mod selection;
 mod target;
 mod vacancy;
 
@@ -12,6 +13,7 @@ use pvisor_stage::{LoadError, Recovery, StageStatus};
 
 pub(crate) use failure::{apply_failure, discard_failure, review_failure, savepoint_failure, undo_failure};
 pub(crate) use originals::{give_up_originals, remember_applied, remember_undone};
+pub(crate) use selection::selection;
 pub(crate) use target::{Target, find};
 pub(crate) use vacancy::vacant;
 

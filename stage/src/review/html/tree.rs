@@ -1,0 +1,97 @@
+//! The tree of changed files at the side of the page.
+
+use std::collections::BTreeMap;
+
+use maud::{Markup, html};
+
+use super::super::{Danger, Review};
+use super::file::{File, letter};
+use super::text::visible;
+
+/// With more files, directories are closed at first.
+const MANY: usize = 500;
+/// Deeper directories are shown in one line.
+const DEEP: usize = 64;
+
+#[derive(Default)]
+struct Dir<'r> {
+    dirs: BTreeMap<&'r [u8], Dir<'r>>,
+    /// Name and index.
+    files: Vec<(&'r [u8], usize)>,
+    /// Its own change.
+    entry: Option<usize>,
+}
+
+pub(super) fn tree(review: &Review, files: &[File]) -> Markup {
+    let mut root = Dir::default();
+    for (at, file) in files.iter().enumerate() {
+        let parts: Vec<&[u8]> = review.entries[at].path.as_bytes().splitn(DEEP, |b| *b == b'/').collect();
+        let (name, around) = parts.split_last().map_or((&b""[..], &[][..]), |(name, around)| (*name, around));
+        let dir = around.iter().fold(&mut root, |dir, part| dir.dirs.entry(part).or_default());
+        if file.implied {
+            dir.dirs.entry(name).or_default().entry = Some(at);
+        } else {
+            dir.files.push((name, at));
+        }
+    }
+    let list = List { review, files, open: files.len() <= MANY };
+    html! { ul.tree { (list.items(&root)) } }
+}
+
+struct List<'a> {
+    review: &'a Review,
+    files: &'a [File],
+    open: bool,
+}
+
+impl List<'_> {
+    fn items(&self, dir: &Dir<'_>) -> Markup {
+        html! {
+            @for (name, inner) in &dir.dirs { (self.directory(name, inner)) }
+            @for (name, at) in &dir.files { (self.file(name, *at)) }
+        }
+    }
+
+    /// Directories with nothing but one directory in them share its line.
+    fn directory(&self, name: &[u8], dir: &Dir<'_>) -> Markup {
+        let mut path = name.to_vec();
+        let mut dir = dir;
+        while let (Some((name, inner)), 1, true) = (dir.dirs.first_key_value(), dir.dirs.len(), dir.files.is_empty()) {
+            if inner.entry.is_some() != dir.entry.is_some() {
+                break;
+            }
+            path.push(b'/');
+            path.extend_from_slice(name);
+            dir = inner;
+        }
+        html! {
+            li.dir {
+                details open[self.open] {
+                    summary {
+                        @if let Some(at) = dir.entry { (letter(self.review.entries[at].status)) }
+                        span.name { (visible(&path)) "/" }
+                    }
+                    ul { (self.items(dir)) }
+                }
+            }
+        }
+    }
+
+    fn file(&self, name: &[u8], at: usize) -> Markup {
+        let (entry, file) = (&self.review.entries[at], &self.files[at]);
+        html! {
+            li {
+                a href={ "#f" (at) } {
+                    (letter(entry.status))
+                    span.name { @if name.is_empty() { "." } @else { (visible(name)) } }
+                    @match file.danger {
+                        Some(Danger::Dangerous) => span.flag.dangerous title="dangerous" { "\u{203c}" },
+                        Some(Danger::Notice) => span.flag.notice title="notice" { "!" },
+                        None => {},
+                    }
+                    span.numbers { (file.numbers()) }
+                }
+            }
+        }
+    }
+}
