@@ -119,16 +119,15 @@ impl<'c> Closure<'c> {
         chosen
     }
 
-    /// Directories that can't go, because something in them is not to be touched; and the other names of files that
-    /// can't take such a directory's place.
+    /// Directories that can't go, because something in them is not to be touched; and all names of files of which one
+    /// is excluded or can't take such a directory's place.
     fn barred(&self) -> BTreeSet<usize> {
         let held = (0..self.changes.len()).filter(|at| self.excluded[*at]);
         let mut barred: BTreeSet<usize> =
             held.flat_map(|at| self.ancestors(at)).filter(|at| goes_away(&self.changes[*at])).collect();
-        for names in self.groups.values().filter(|names| names.iter().any(|at| barred.contains(at))).collect::<Vec<_>>()
-        {
-            barred.extend(names);
-        }
+        let split = |names: &&Vec<usize>| names.iter().any(|at| barred.contains(at) || self.excluded[*at]);
+        let waiting: Vec<usize> = self.groups.values().filter(split).flatten().copied().collect();
+        barred.extend(waiting);
         barred
     }
 
@@ -255,6 +254,9 @@ mod tests {
             change("d/c", None, file(), Some(3)),
         ];
         assert_eq!(chosen(&changes, &["a"], &[], &[]), ["a", "d", "d/c"]);
+        // One that is excluded is never taken for the sake of another.
+        assert_eq!(chosen(&changes, &[], &[], &["d/c"]), ["b", "d"]);
+        assert_eq!(chosen(&changes, &["a"], &[], &["c"]), [""; 0]);
     }
 
     #[test]

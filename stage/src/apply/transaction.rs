@@ -20,7 +20,7 @@ use super::staging::{Staging, choose, create};
 use super::target::{Target, is_dir};
 use super::{Applied, ApplyOptions, OriginalsKept};
 use crate::layout::UPPER;
-use crate::review::{Contents, Sinks};
+use crate::review::Sinks;
 use crate::{Before, Change, ChangeSet, Kind, RelPath};
 
 /// One apply.
@@ -74,7 +74,7 @@ impl Transaction<'_> {
             return Ok(());
         }
         let upper = self.home.subdir(UPPER).blame("open", self.home.path())?;
-        let sinks = Sinks::new(&self.set.changes, Contents { upper: &upper, project: Some(target) });
+        let sinks = Sinks::new(&self.set.changes, crate::review::Contents { upper: &upper, project: Some(target) });
         let written = judgement.items.iter().filter(|item| item.verdict == Verdict::Write);
         let found = sinks.dangerous(written.map(|item| item.change));
         if found.is_empty() { Ok(()) } else { Err(ApplyError::ExecSinks(found)) }

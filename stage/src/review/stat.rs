@@ -58,7 +58,10 @@ pub(super) fn write(review: &Review, out: &mut dyn Write) -> io::Result<()> {
         write!(out, " {name}{} | ", " ".repeat(names - name.chars().count()))?;
         match numbers.binary {
             Some((old, new)) => writeln!(out, "{:>digits$} {old} -> {new} bytes", "Bin")?,
-            None => writeln!(out, "{:>digits$} {}", numbers.added + numbers.removed, signs(numbers, longest))?,
+            None => {
+                let signs = format!("{:>digits$} {}", numbers.added + numbers.removed, signs(numbers, longest));
+                writeln!(out, "{}", signs.trim_end())?;
+            }
         }
     }
     let sum = |part: fn(&Numbers) -> usize| rows.iter().map(|(_, n)| part(n)).sum::<usize>();

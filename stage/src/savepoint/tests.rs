@@ -174,7 +174,7 @@ fn a_fork_is_a_stage_of_its_own() {
     assert!(discard(&f.dir).unwrap().directory);
     // It lives on without the other, and nothing of it counts as applied.
     assert_eq!(load_changes(&to).unwrap(), set);
-    assert!(crate::review(&to).unwrap().applied == 0);
+    assert!(crate::review(&to, &crate::Selection::default()).unwrap().applied == 0);
     let applied = crate::apply(&to, &ApplyOptions::default()).unwrap();
     assert_eq!((applied.written, applied.same, applied.left), (0, set.changes.len() as u64, 0));
 }

@@ -71,7 +71,8 @@ impl<'r> Writer<'r> {
         match body {
             Body::Same => html! {},
             Body::Text(old, new) => {
-                let rows = Rows::of(old, new);
+                let link = section.new.as_ref().or(section.old.as_ref()).is_some_and(|blob| blob.mode == 0o120_000);
+                let rows = Rows::of(old, new, link);
                 file.added += rows.added;
                 file.removed += rows.removed;
                 file.rows += rows.count;
@@ -120,12 +121,14 @@ struct Rows {
     removed: usize,
     /// Rows that were left out.
     cut: usize,
+    link: bool,
 }
 
 impl Rows {
-    fn of(old: &[u8], new: &[u8]) -> Self {
+    /// `link`: the content is the target of a link, and so never a line.
+    fn of(old: &[u8], new: &[u8], link: bool) -> Self {
         let (old, new) = (hunk::lines(old), hunk::lines(new));
-        let mut rows = Self::default();
+        let mut rows = Self { link, ..Self::default() };
         for group in hunk::groups(&old, &new) {
             let header = html! { tr.h { td colspan="4" { (hunk::header(&group)) } } };
             rows.push(&header);
@@ -182,7 +185,7 @@ impl Rows {
                         Some((start, end)) => (marked(text, (start.min(text.len()), end.min(text.len())))),
                         None => (visible(text)),
                     }
-                    @if !ends { span.x { "no newline at end of file" } }
+                    @if !ends && !self.link { span.x { "no newline at end of file" } }
                 }
             }
         };
@@ -212,6 +215,7 @@ impl File {
                     summary {
                         (letter(entry.status))
                         h2 { (name(entry)) }
+                        @if !facts.is_empty() { span.facts { (facts.join(" \u{b7} ")) } }
                         @if danger == Some("dangerous") { span.badge.dangerous { "dangerous" } }
                         @if danger == Some("notice") { span.badge.notice { "notice" } }
                         span.numbers { (self.numbers()) }
@@ -226,7 +230,6 @@ impl File {
                             }
                         }
                     }
-                    @if !facts.is_empty() { ul.facts { @for fact in facts { li { (fact) } } } }
                     @if lazy && self.rows > 0 { template { (self.body) } } @else { (self.body) }
                 }
             }

@@ -64,8 +64,8 @@ fn page(review: &Review, name: &str, files: &[File]) -> Markup {
                     p #count.vh role="status" aria-live="polite" {}
                     (warnings(review))
                     @if files.is_empty() { p.none { "Nothing is left to review." } }
-                    @for (at, file) in files.iter().enumerate() {
-                        @if !file.implied { (file.article(review, at, at < OPEN)) }
+                    @for (place, at) in tree::order(review).into_iter().filter(|at| !files[*at].implied).enumerate() {
+                        (files[at].article(review, at, place < OPEN))
                     }
                     p #nothing.none hidden { "No change matches the filter." }
                 }
@@ -136,7 +136,7 @@ fn warnings(review: &Review) -> Markup {
                         li {
                             a href={ "#f" (at) } { (visible(entry.path.as_bytes())) }
                             @for flag in entry.flags.iter().filter(|flag| flag.danger == Danger::Dangerous) {
-                                span.reason { (flag.reason) }
+                                " \u{2014} " (flag.reason)
                             }
                         }
                     }

@@ -99,6 +99,7 @@
     const both = split && !narrow.matches && $$("tr.d", plain).length > 0;
     if (both && !$("table.two", diff)) diff.append(sideBySide(plain));
     plain.hidden = both;
+    for (const row of $$("tr.h", plain)) row.cells[0].colSpan = narrow.matches ? 3 : 4; // One number is hidden then.
     const two = $("table.two", diff);
     if (two) two.hidden = !both;
   };

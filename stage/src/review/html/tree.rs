@@ -1,5 +1,6 @@
 //! The tree of changed files at the side of the page.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use maud::{Markup, html};
@@ -36,6 +37,26 @@ pub(super) fn tree(review: &Review, files: &[File]) -> Markup {
     }
     let list = List { review, files, open: files.len() <= MANY };
     html! { ul.tree { (list.items(&root)) } }
+}
+
+/// The files as the tree lists them: in each directory first those of its directories.
+pub(super) fn order(review: &Review) -> Vec<usize> {
+    let mut out: Vec<usize> = (0..review.entries.len()).collect();
+    out.sort_by(|a, b| compare(review.entries[*a].path.as_bytes(), review.entries[*b].path.as_bytes()));
+    out
+}
+
+fn compare(a: &[u8], b: &[u8]) -> Ordering {
+    let (mut a, mut b) = (a.split(|c| *c == b'/').peekable(), b.split(|c| *c == b'/').peekable());
+    loop {
+        let (Some(left), Some(right)) = (a.next(), b.next()) else {
+            return a.peek().is_some().cmp(&b.peek().is_some());
+        };
+        if left != right {
+            let inner = (a.peek().is_none(), b.peek().is_none());
+            return inner.0.cmp(&inner.1).then(left.cmp(right));
+        }
+    }
 }
 
 struct List<'a> {
@@ -93,5 +114,17 @@ impl List<'_> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_come_first() {
+        let mut paths = [&b"b"[..], b"a", b"a/x", b"a-b/c/d", b"a-b/e", b"Z", b"z/y/x"];
+        paths.sort_by(|a, b| compare(a, b));
+        assert_eq!(paths, [&b"a-b/c/d"[..], b"a-b/e", b"a/x", b"z/y/x", b"Z", b"a", b"b"]);
     }
 }
