@@ -14,6 +14,7 @@ mod json;
 mod killed;
 mod network;
 mod parallel;
+mod programs;
 mod quota;
 mod review;
 mod run_store;
