@@ -202,3 +202,13 @@ fn denied_network_is_denied_and_known() {
     assert!(listener.accept().is_ok());
     assert_eq!(world.status()["safety"]["network_non_bypassable"], false);
 }
+
+#[test]
+fn the_first_thing_that_a_command_makes_in_a_project_just_made_is_never_denied() {
+    // What is told of the project's own making crosses the first question for its attributes.
+    for _ in 0..40 {
+        let world = World::new();
+        let done = world.staged("echo x > new").expect(0);
+        assert!(!done.stderr().contains("denied"), "{done}");
+    }
+}

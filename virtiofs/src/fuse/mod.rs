@@ -61,8 +61,9 @@ pub fn mount(device: BorrowedFd<'_>, target: &Path, uid: u32, gid: u32) -> rusti
 /// Options of a mount of the device that is open as `device`.
 pub fn mount_options(device: RawFd, uid: u32, gid: u32) -> CString {
     // The kernel checks permissions by the attributes; every user behind the mount is let in, for the command can be
-    // another than the one who mounts.
-    let options = format!("fd={device},rootmode=40000,user_id={uid},group_id={gid},default_permissions,allow_other");
+    // another than the one who mounts. The root's mode counts until the kernel has taken its attributes, which it does
+    // not where it is told of a change while it asks for them: then nobody would be let in.
+    let options = format!("fd={device},rootmode=40777,user_id={uid},group_id={gid},default_permissions,allow_other");
     CString::new(options).unwrap_or_default()
 }
 
