@@ -50,6 +50,15 @@ pub(crate) fn collect(
     Ok(receipts)
 }
 
+/// Real root who keeps his capabilities can leave whatever he is kept in: all of it holds for commands that play along.
+pub(crate) fn weaken(plan: &Plan, receipts: &mut [Receipt]) {
+    if plan.uid == 0 && !plan.restrictions.drops_capabilities() {
+        for receipt in receipts.iter_mut().filter(|r| r.level == Level::Enforced) {
+            receipt.level = Level::Cooperative;
+        }
+    }
+}
+
 fn process_group() -> Receipt {
     Receipt {
         control: Control("process_group".to_owned()),
@@ -70,15 +79,12 @@ fn of_namespaces(
     // Real root can leave any namespace: what it is kept in holds for commands that play along.
     let root = plan.uid == 0 && !plan.restrictions.drops_capabilities();
     let keeps = if root { "; the command keeps the capabilities of root on this host" } else { "" };
-    let level = if root { Level::Cooperative } else { Level::Enforced };
     if namespaces.user.is_some() {
         let detail = "; mounts made outside of it are locked";
         receipts.push(namespace_receipt(launched, "user", USER_NAMESPACE, vec![Dimension::Subprocess], detail)?);
     }
     if namespaces.pid {
-        let mut processes = namespace_receipt(launched, "pid", PID_NAMESPACE, vec![Dimension::Subprocess], keeps)?;
-        processes.level = level;
-        receipts.push(processes);
+        receipts.push(namespace_receipt(launched, "pid", PID_NAMESPACE, vec![Dimension::Subprocess], keeps)?);
     }
     if namespaces.ipc {
         receipts.push(namespace_receipt(launched, "ipc", IPC_NAMESPACE, vec![Dimension::Subprocess], "")?);
@@ -105,7 +111,7 @@ fn of_namespaces(
             network = egress.receipt(NETWORK_NAMESPACE, &network.detail, network.known_by);
         }
         // A service of the host that listens at a path can do for the command what the command can't.
-        network.level = if plan.sandbox.is_some() { level } else { Level::Cooperative };
+        network.level = if plan.sandbox.is_some() { Level::Enforced } else { Level::Cooperative };
         receipts.push(network);
     }
     Ok(())

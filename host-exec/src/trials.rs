@@ -112,7 +112,9 @@ fn list(plan: &Plan) -> Vec<Trial> {
         let root = plan.with(receipts::PROJECTED_ROOT);
         when(root, &[Trial::OutsideRead, Trial::OutsideWrite, Trial::PathSocket, Trial::KernelSetting]);
         when(root && plan.with(receipts::PRIVATE_DEVICES), &[Trial::Device]);
-        when(root && sandbox.first_cover().is_some(), &[Trial::Secret]);
+        // Who keeps capabilities can read the empty file that covers it.
+        let covered = sandbox.first_cover().is_some() && restrictions.drops_capabilities();
+        when(root && covered, &[Trial::Secret]);
         when(!plan.own_network && plan.with(restrict::LANDLOCK) && plan.scopes(), &[Trial::AbstractSocket]);
     }
     list

@@ -18,6 +18,7 @@ mod programs;
 mod quota;
 mod review;
 mod run_store;
+mod sandbox;
 mod savepoints;
 #[path = "../network/mod.rs"]
 mod services;

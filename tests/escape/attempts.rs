@@ -1,7 +1,7 @@
 //! Attempts to get out: each a few lines of Python, run inside for real.
 //!
 //! Variables that they have: `OUT` (a directory of the host with `secret`, `victim`, `dir`), `PROJECT`, `HOME_DIR`,
-//! `HOST_TMP`, `PORT` and `UDP` (listeners on the host's loopback), `ABSTRACT` (an abstract socket of the host), `PID`
+//! `HOST_TMP`, `SYSTEM` (a path in `/usr`), `PORT` and `UDP` (listeners on the host's loopback), `ABSTRACT` (an abstract socket of the host), `PID`
 //! (a process of the host and of the same user), `SHM` (key of a memory segment of the host), `QUEUE` (a message queue
 //! of the host); `sc(number, …)` makes a system call and raises where it fails. An attempt that has no effect on the
 //! host by which it could be judged says `worked()`.
@@ -77,7 +77,7 @@ sc(303,-100,b'.',h,ctypes.byref(m),0); worked()",
     plain("make a file beside the project", BOXED, "open(PROJECT+'/../outside/dir/new','w').write('x')"),
     plain("delete a file of the host", BOXED, "os.unlink(OUT+'/victim')"),
     plain("change the mode of a host file", BOXED, "os.chmod(OUT+'/victim',0o777)"),
-    plain("write the system", ALWAYS_UNLESS_ROOT, "open('/usr/local/pvisor-escape','w').write('x')"),
+    plain("write the system", ALWAYS_UNLESS_ROOT, "open(SYSTEM,'w').write('x')"),
     plain("write the home directory", BOXED, "open(HOME_DIR+'/.bashrc','a').write('x')"),
     plain("write the project past the stage", ALWAYS, "open('file','w').write('x'); os.unlink('file')"),
     plain(

@@ -93,7 +93,7 @@ impl Host {
         let text = |path: &Path| format!("{:?}", path.display().to_string());
         format!(
             "import ctypes,fcntl,os,socket,stat,subprocess,sys,termios,time\n\
-             OUT,PROJECT,HOME_DIR,HOST_TMP={},{},{},{}\n\
+             OUT,PROJECT,HOME_DIR,HOST_TMP,SYSTEM={},{},{},{},{}\n\
              PORT,UDP,PID,SHM={},{},{},{}\n\
              ABSTRACT,QUEUE,MARK={:?},{:?},{:?}\n\
              L=ctypes.CDLL(None,use_errno=True)\n\
@@ -104,6 +104,7 @@ impl Host {
             text(&self.path("project")),
             text(&self.path("home")),
             text(&self.host_tmp),
+            text(&self.system()),
             self.tcp.local_addr().unwrap().port(),
             self.udp.local_addr().unwrap().port(),
             self.victim.id(),
@@ -112,6 +113,10 @@ impl Host {
             format!("/{}", self.mark),
             self.mark,
         )
+    }
+
+    fn system(&self) -> PathBuf {
+        format!("/usr/local/{}", self.abstract_name).into()
     }
 
     fn key(&self) -> u32 {
@@ -139,7 +144,7 @@ impl Host {
                 std::os::unix::fs::chown(&path, Some(self.uid), Some(self.uid)).unwrap();
             }
         }
-        for path in [self.path("outside/dir/new"), self.path("project/.git"), "/usr/local/pvisor-escape".into()] {
+        for path in [self.path("outside/dir/new"), self.path("project/.git"), self.system()] {
             when(path.exists(), "a file was made");
             let _ = fs::remove_file(&path);
             let _ = fs::remove_dir_all(&path);

@@ -53,6 +53,16 @@ fn main() -> ExitCode {
         println!("{line}");
         told.iter().for_each(|text| println!("{text}"));
     }
+    for host in &hosts {
+        let strict = runs::strict(host);
+        println!("--strict, uid {}: {}", host.uid(), if strict.ran { "starts" } else { "REFUSED" });
+        if strict.ran {
+            passed += 1;
+        } else {
+            failed += 1;
+            println!("{}", strict.output);
+        }
+    }
     println!("\n{:<20}{:<46}without it", "control", "attempt");
     for removal in controls::ALL.iter().filter(|r| wanted(r.control) || wanted(r.attempt)) {
         let host = &mut hosts[usize::from(!removal.root)];

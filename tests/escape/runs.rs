@@ -86,6 +86,13 @@ pub fn attempt(host: &Host, preset: Preset, attempt: &Attempt) -> Run {
     finish(command, host)
 }
 
+/// The strictest preset, with a command that does nothing.
+pub fn strict(host: &Host) -> Run {
+    let mut command = shell(host, "");
+    command.arg(env!("CARGO_BIN_EXE_pvisor")).args(["run", "--executor", "host", "--strict", "--", "true"]);
+    finish(command, host)
+}
+
 /// One attempt without controls: the worker with a job of ours.
 pub fn without(host: &Host, removal: &Removal, attempt: &Attempt) -> Run {
     let program = host.program(attempt.python);

@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use pvisor_spec::{Control, Dimension, KnownBy, Level, Receipt, Resources};
 
@@ -20,8 +21,8 @@ const PREFIX: &str = "pvisor-";
 /// Length of the period in which processors are counted, in microseconds.
 const PERIOD: u64 = 100_000;
 
-/// Tries to make a group that somebody else tidies away at the same time.
-const TRIES: usize = 5;
+/// Age from which a group without processes is one that was left: a younger one may be about to get its first.
+const LEFT: Duration = Duration::from_secs(60);
 
 /// The groups of one run, one in each hierarchy that limits it. Gone with it.
 pub(super) struct Groups {
@@ -63,7 +64,8 @@ impl Groups {
             let _ = fs::write(dir.join("cgroup.subtree_control"), format!("+{}", needed(limit)));
         }
         let mut groups = Self { groups: Vec::new(), seen: Vec::new(), version: 2 };
-        groups.add(&dir, name, &limits, pid).ok()?;
+        groups.add(&dir, name, &limits).ok()?;
+        groups.enter(pid).ok()?;
         Some(groups)
     }
 
@@ -79,30 +81,34 @@ impl Groups {
                 let mut fields = line.splitn(3, ':').skip(1);
                 fields.next()?.split(',').any(|c| c == controller).then(|| fields.next()).flatten()
             })?;
-            groups.add(&top.join(group.trim_start_matches('/')), name, &limits, pid).ok()?;
+            groups.add(&top.join(group.trim_start_matches('/')), name, &limits).ok()?;
         }
-        (!groups.groups.is_empty()).then_some(groups)
+        if groups.groups.is_empty() {
+            return None;
+        }
+        // Last, so that a group that is not to be had leaves the process where it is.
+        groups.enter(pid).ok()?;
+        Some(groups)
     }
 
-    fn add(&mut self, parent: &Path, name: &str, limits: &[Limit], pid: i32) -> io::Result<()> {
+    fn enter(&self, pid: i32) -> io::Result<()> {
+        self.groups.iter().try_for_each(|dir| fs::write(dir.join("cgroup.procs"), pid.to_string()))
+    }
+
+    fn add(&mut self, parent: &Path, name: &str, limits: &[Limit]) -> io::Result<()> {
         tidy(parent);
         let dir = parent.join(name);
-        let mut last = io::ErrorKind::NotFound.into();
-        for _ in 0..TRIES {
-            match fill(&dir, limits, pid) {
-                Ok(seen) => {
-                    self.groups.push(dir);
-                    self.seen.extend(seen);
-                    return Ok(());
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => last = error,
-                Err(error) => {
-                    let _ = fs::remove_dir(&dir);
-                    return Err(error);
-                }
+        match fill(&dir, limits) {
+            Ok(seen) => {
+                self.groups.push(dir);
+                self.seen.extend(seen);
+                Ok(())
+            }
+            Err(error) => {
+                let _ = fs::remove_dir(&dir);
+                Err(error)
             }
         }
-        Err(last)
     }
 
     /// What holds, as it was read back.
@@ -124,7 +130,7 @@ impl Drop for Groups {
             for _ in 0..50 {
                 match fs::remove_dir(dir) {
                     Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                        std::thread::sleep(std::time::Duration::from_millis(2));
+                        std::thread::sleep(Duration::from_millis(2));
                     }
                     _ => break,
                 }
@@ -133,8 +139,8 @@ impl Drop for Groups {
     }
 }
 
-/// Makes a group, limits it, reads that back, and puts a process into it.
-fn fill(dir: &Path, limits: &[Limit], pid: i32) -> io::Result<Vec<String>> {
+/// Makes a group, limits it, and reads that back.
+fn fill(dir: &Path, limits: &[Limit]) -> io::Result<Vec<String>> {
     match fs::create_dir(dir) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
@@ -149,14 +155,15 @@ fn fill(dir: &Path, limits: &[Limit], pid: i32) -> io::Result<Vec<String>> {
         }
         seen.push(format!("{file} {}", read.trim()));
     }
-    fs::write(dir.join("cgroup.procs"), pid.to_string())?;
     Ok(seen)
 }
 
 /// Removes what runs left that were killed with everything of ours. A group with processes in it can't be removed.
 fn tidy(parent: &Path) {
     for entry in parent.read_dir().into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+        let made = entry.metadata().and_then(|meta| meta.modified());
+        let left = made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > LEFT));
+        if left && entry.file_name().to_string_lossy().starts_with(PREFIX) {
             let _ = fs::remove_dir(entry.path());
         }
     }

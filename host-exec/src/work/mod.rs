@@ -52,6 +52,7 @@ pub(crate) fn run(job: &WorkerJob, report: &(dyn Fn(WorkerEvent) + Send + Sync))
     let group = Groups::make(&plan, launched.pid.as_raw_nonzero().get());
     let mut receipts = receipts::collect(&plan, &launched, &probes, egress.as_ref())?;
     receipts.extend(group.as_ref().map(Groups::receipt));
+    receipts::weaken(&plan, &mut receipts);
     let lacking = lacking(&job.spec, &receipts);
     for receipt in receipts {
         report(WorkerEvent::Installed(receipt));

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use pvisor_spec::{
-    Bundle, CommandEnd, ExecutorKind, ExitCode, KnownBy, Level, Observation, OsBytes, Outcome, Receipt, RunId, Safety,
-    StageState, signal_name,
+    Bundle, CommandEnd, ExecutorKind, ExitCode, KnownBy, Level, Observation, OsBytes, Outcome, Probe, Receipt, RunId,
+    Safety, StageState, signal_name,
 };
 use pvisor_stage::{Review, Selection};
 use serde::Serialize;
@@ -34,6 +34,7 @@ struct Status<'a> {
     safety: Safety,
     observations: Vec<Observation>,
     receipts: &'a [Receipt],
+    probes: &'a [Probe],
     bundle_intact: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     review: Option<&'a Review>,
@@ -133,6 +134,7 @@ fn describe<'a>(run: &'a Run, review: Option<&'a Review>) -> Status<'a> {
         safety: Safety::from_observations(&observations),
         observations,
         receipts,
+        probes: bundle.map_or(&[], |b| &b.probes),
         review,
         bundle_intact: bundle.map(is_intact),
         trouble: run.trouble.as_deref(),
@@ -199,6 +201,10 @@ fn tell(out: &mut dyn Write, run: &Run, status: &Status<'_>) -> io::Result<()> {
     writeln!(out, "\nSafety boundary")?;
     for observation in &status.observations {
         writeln!(out, "  {}", observation_text(observation))?;
+    }
+    if let Some(bundle) = run.bundle.as_ref().filter(|bundle| !bundle.probes.is_empty()) {
+        let held = bundle.probes.iter().filter(|probe| probe.holds).count();
+        writeln!(out, "  {:18}{held} of {} held", "probes", bundle.probes.len())?;
     }
     Ok(())
 }

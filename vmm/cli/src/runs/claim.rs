@@ -17,8 +17,8 @@ pub(super) const RECORD: &str = "run.json";
 pub(super) const PROGRESS: &str = "progress.json";
 pub(super) const BUNDLE: &str = "bundle.json";
 pub(super) const LOCK: &str = "lock";
-/// What a guest changed outside of the project; its worker removes it, unless it is killed.
-pub(super) const GUEST_ROOT: &str = "guest-root";
+/// What was changed in a guest's root and in a copy of a home directory; the worker removes it, unless it is killed.
+pub(super) const THROWN_AWAY: [&str; 2] = ["guest-root", "home"];
 
 /// Prefix of a directory that is not a run yet.
 pub(super) const UNBORN: &str = ".new-";
@@ -85,7 +85,9 @@ impl Claim {
     /// Removes what a worker that is gone could not.
     pub(crate) fn sweep(&self) {
         // Harmless where it stays: it is of no use to anyone, and goes with the run's directory.
-        let _ = fs::remove_dir_all(self.dir.join(GUEST_ROOT));
+        for name in THROWN_AWAY {
+            let _ = fs::remove_dir_all(self.dir.join(name));
+        }
     }
 
     /// Writes the bundle, and with it the end of the run.

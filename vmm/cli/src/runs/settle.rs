@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pvisor_spec::{Interruption, Outcome};
 
-use super::claim::{GUEST_ROOT, close};
+use super::claim::{THROWN_AWAY, close};
 use super::{Phase, Run, now_ms};
 use crate::bundle;
 use crate::stages;
@@ -19,11 +19,12 @@ pub(super) fn settle(mut run: Run) -> Run {
         run.trouble = Some(left.message);
         return run;
     }
-    let guest_root = run.dir.join(GUEST_ROOT);
-    if guest_root.exists()
-        && let Err(e) = fs::remove_dir_all(&guest_root)
-    {
-        run.trouble = Some(format!("can't remove {}: {e}", guest_root.display()));
+    for left in THROWN_AWAY.map(|name| run.dir.join(name)) {
+        if left.exists()
+            && let Err(e) = fs::remove_dir_all(&left)
+        {
+            run.trouble = Some(format!("can't remove {}: {e}", left.display()));
+        }
     }
     if run.bundle.is_none() {
         // Without a worker nobody has made a stage: what is in the directory is somebody else's.
