@@ -19,7 +19,7 @@ fn staged_and_applied(world: &World, script: &str) {
     let script = format!("set -e; export GIT_CONFIG_GLOBAL=/dev/null\n{script}");
     world.pvisor(&world.host_args(&["--stage", &stage], &script)).expect(0);
     assert_eq!(world.listing(), before, "a run wrote the project");
-    world.pvisor(&["apply", &stage]).expect(0);
+    world.pvisor(&["apply", "--allow-exec-sinks", &stage]).expect(0);
     world.assert_nothing_left();
 }
 
