@@ -206,7 +206,7 @@ fn signals(setup: &Setup) {
         running.signal(signal);
         assert_eq!(end(&running.finish()), CommandEnd::Exited(40 + number % 10));
     }
-    let running = setup.start(&setup.shell("sleep 1000"), |_| {});
+    let running = setup.start(&setup.command(&["sleep", "1000"]), |_| {});
     running.wait_started();
     running.signal(Signal::SIGINT);
     assert_eq!(end(&running.finish()), CommandEnd::Signaled(2));
