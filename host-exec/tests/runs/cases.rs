@@ -16,6 +16,7 @@ pub const ALL: &[(&str, Case)] = &[
     ("programs are found or not", programs),
     ("the command has its surroundings", surroundings),
     ("the project is staged", staged),
+    ("a project that was just changed can be written", fresh_project),
     ("standard input comes through", input),
     ("an open standard input holds nothing up", open_input),
     ("closed outputs", closed_outputs),
@@ -107,6 +108,17 @@ fn staged(setup: &Setup) {
     direct.spec.stage = None;
     assert_eq!(setup.run(&direct).stdout, "direct\n");
     std::fs::remove_file(setup.project().join("made")).unwrap();
+}
+
+/// The attributes of a directory that has just changed were told to the kernel and taken back in the same moment.
+fn fresh_project(setup: &Setup) {
+    for round in 0..40 {
+        let made = setup.project().join("made");
+        std::fs::write(&made, "").unwrap();
+        std::fs::remove_file(&made).unwrap();
+        let told = setup.run(&setup.shell("echo x > new && ls -A . > /dev/null && mkdir d && cat new"));
+        assert_eq!((end(&told), told.stdout.as_str()), (CommandEnd::Exited(0), "x\n"), "{round}: {told:?}");
+    }
 }
 
 fn input(setup: &Setup) {

@@ -84,7 +84,10 @@ impl Adapter {
             Cover::Before => (attr, COVERED),
             Cover::JustNow => self.fs.attr(attr.node).map_or((attr, Duration::ZERO), |(attr, _)| (attr, COVERED)),
             Cover::No => {
-                if !self.fs.is_as_seen(&attr) {
+                // Not for directories: the kernel checks a listing that it kept by the directory's time. And a change
+                // that is told while it asks for the root's attributes makes it ignore the answer; without them it
+                // lets nobody write there.
+                if attr.kind != FileKind::Directory && !self.fs.is_as_seen(&attr) {
                     self.watch.found_changed(attr.node);
                 }
                 (attr, self.fs.options().attr_ttl)
