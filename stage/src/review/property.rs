@@ -22,7 +22,7 @@ fn content() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn node() -> impl Strategy<Value = Node> {
-    let target = prop::sample::select(vec![&b"a"[..], b"../..", b"new\nline", b"no\xff"]);
+    let target = prop::sample::select(vec![&b"elsewhere"[..], b"../..", b"new\nline", b"no\xff"]);
     let mode = prop::sample::select(vec![0o644, 0o755, 0o600, 0o700]);
     prop_oneof![
         6 => (content(), mode).prop_map(|(content, mode)| Node::new(Body::File(content), mode)),
