@@ -16,7 +16,7 @@ pub use event::{Direction, EventSink, Flow, FlowEnd, NetEvent, Protocol};
 pub use link::{Link, SendError};
 pub use os::raise_descriptor_limit;
 #[cfg(target_os = "linux")]
-pub use os::{Configured, InterfaceError, Tap, TapError, configure_interface};
+pub use os::{Configured, InterfaceError, Tap, TapError, bring_loopback_up, configure_interface};
 pub use policy::{
     AddressClass, Cidr, DefaultVerdict, HOST_ALIAS, LocalAddresses, Name, NameError, ParseRuleError, Policy, Reason,
     Rule, RuleFault, Verdict, classify,

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use guest::{echo, localhost, noise, policy, serve, serve_at};
 use pvisor_netstack::{
-    Configured, DefaultVerdict, Handle, LinkConfig, NetEvent, NetStack, Publish, StackConfig, Tap, configure_interface,
+    Configured, DefaultVerdict, Handle, LinkConfig, NetEvent, NetStack, Publish, StackConfig, Tap, bring_loopback_up,
+    configure_interface,
 };
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -91,6 +92,7 @@ impl Drop for Sandbox {
 fn enter(link: &LinkConfig) -> Result<(Tap, Configured), Box<dyn std::error::Error + Send + Sync>> {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)?;
     let tap = Tap::create("pv0")?;
+    bring_loopback_up()?;
     let configured = configure_interface("pv0", link)?;
     Ok((tap, configured))
 }

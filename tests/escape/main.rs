@@ -4,6 +4,8 @@
 
 mod attempts;
 mod controls;
+#[path = "../../host-exec/tests/runs/device.rs"]
+mod device;
 mod host;
 mod runs;
 
@@ -21,7 +23,7 @@ fn main() -> ExitCode {
         println!("not run: the attempts are made by several users, which needs root");
         return ExitCode::SUCCESS;
     }
-    runs::open_fuse_to_all();
+    device::open_fuse_to_all();
     let wanted = |name: &str| filters.is_empty() || filters.iter().any(|f| name.contains(f.as_str()));
     let (mut passed, mut failed) = (0, 0);
     println!("{:<44}{}", "attempt", columns());

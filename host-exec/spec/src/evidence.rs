@@ -254,6 +254,13 @@ impl Observation {
             })
             .collect()
     }
+
+    /// Whether the dimension was required and is not controlled well enough for the command to start. Only a `strict` run
+    /// needs more than what holds for commands that play along.
+    pub fn is_lacking(&self, strict: bool) -> bool {
+        let enough = self.level == Level::Enforced || self.level == Level::Cooperative && !strict;
+        self.need == Need::Required && !enough
+    }
 }
 
 impl Safety {

@@ -15,6 +15,7 @@ use pvisor_netstack::{
 use pvisor_spec::{Control, Dimension, EgressDefault, EgressSpec, KnownBy, Level, PublishSpec, Receipt, WorkerFailure};
 
 use crate::failure::failure_from;
+use crate::plan::EgressPlan;
 
 use log::FlowLog;
 pub use log::{FLOW_LOG, FlowLine};
@@ -37,10 +38,10 @@ pub struct EgressError {
 /// # Errors
 /// The rule that can't be understood.
 pub fn check_egress(egress: &EgressSpec) -> Result<(), EgressError> {
-    stack_config(egress, LinkConfig::VIRTIO_MTU).map(drop)
+    stack_config(egress, LinkConfig::default()).map(drop)
 }
 
-fn stack_config(egress: &EgressSpec, mtu: u16) -> Result<StackConfig, EgressError> {
+fn stack_config(egress: &EgressSpec, link: LinkConfig) -> Result<StackConfig, EgressError> {
     let rules = |option: &'static str, texts: &[String]| -> Result<Vec<Rule>, EgressError> {
         let parse =
             |text: &String| text.parse::<Rule>().map_err(|source| EgressError { option, text: text.clone(), source });
@@ -58,7 +59,7 @@ fn stack_config(egress: &EgressSpec, mtu: u16) -> Result<StackConfig, EgressErro
     };
     Ok(StackConfig {
         policy,
-        link: LinkConfig { mtu, ..LinkConfig::default() },
+        link,
         publish: egress.publish.iter().map(|p| Publish { host: p.host, guest_port: p.port }).collect(),
         ..StackConfig::default()
     })
@@ -76,8 +77,8 @@ pub(crate) fn write_resolver(link: &LinkConfig, run_dir: &Path) -> io::Result<()
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644))
 }
 
-fn prepare(spec: &EgressSpec, mtu: u16, run_dir: &Path) -> Result<(StackConfig, Arc<FlowLog>), WorkerFailure> {
-    let config = stack_config(spec, mtu).map_err(|e| failure_from("network", &e, "correct the rule"))?;
+fn prepare(spec: &EgressSpec, link: LinkConfig, run_dir: &Path) -> Result<(StackConfig, Arc<FlowLog>), WorkerFailure> {
+    let config = stack_config(spec, link).map_err(|e| failure_from("network", &e, "correct the rule"))?;
     let internal = |e: io::Error| failure_from("network", &e, "");
     raise_descriptor_limit().map_err(internal)?;
     Ok((config, FlowLog::create(run_dir).map_err(internal)?))
@@ -106,8 +107,9 @@ impl Egress {
     /// # Errors
     /// A rule that is none, a port that can't be published, no descriptors or threads left.
     pub fn start(spec: &EgressSpec, run_dir: &Path) -> Result<(Link, Self), WorkerFailure> {
-        let (config, log) = prepare(spec, LinkConfig::VIRTIO_MTU, run_dir)?;
-        let link = config.link.clone();
+        // Its receive buffers hold a standard frame.
+        let link = LinkConfig { mtu: LinkConfig::VIRTIO_MTU, ..LinkConfig::default() };
+        let (config, log) = prepare(spec, link.clone(), run_dir)?;
         let (end, handle) = NetStack::start(config, log.sink()).map_err(|e| not_started(&e))?;
         Ok((end, Self { spec: spec.clone(), link, handle, log }))
     }
@@ -116,12 +118,12 @@ impl Egress {
     ///
     /// # Errors
     /// As [`Egress::start`].
-    pub(crate) fn start_on_tap(spec: &EgressSpec, run_dir: &Path, device: OwnedFd) -> Result<Self, WorkerFailure> {
-        let (config, log) = prepare(spec, LinkConfig::TAP_MTU, run_dir)?;
-        let link = config.link.clone();
+    pub(crate) fn start_on_tap(way_out: &EgressPlan, run_dir: &Path, device: OwnedFd) -> Result<Self, WorkerFailure> {
+        let EgressPlan { policy, link, .. } = way_out;
+        let (config, log) = prepare(policy, link.clone(), run_dir)?;
         let tap = Tap::from_fd(device).map_err(|e| failure_from("network", &e, ""))?;
         let handle = NetStack::start_on_tap(config, tap, log.sink()).map_err(|e| not_started(&e))?;
-        Ok(Self { spec: spec.clone(), link, handle, log })
+        Ok(Self { spec: policy.clone(), link: link.clone(), handle, log })
     }
 
     /// What the command's side of the link is configured with.
@@ -146,8 +148,8 @@ impl Egress {
         if let Some(limit) = self.spec.limit {
             detail.push_str(&format!("; {limit} bytes a second each way"));
         }
-        for (address, PublishSpec { port, .. }) in self.handle.published().iter().zip(&self.spec.publish) {
-            detail.push_str(&format!("; port {port} is offered at {address}"));
+        for PublishSpec { host, port } in self.published() {
+            detail.push_str(&format!("; port {port} is offered at {host}"));
         }
         Receipt {
             control: Control(control.to_owned()),
@@ -159,7 +161,7 @@ impl Egress {
     }
 
     /// Where published ports are really listened at.
-    pub fn published(&self) -> impl Iterator<Item = PublishSpec> {
+    fn published(&self) -> impl Iterator<Item = PublishSpec> {
         self.handle
             .published()
             .iter()
@@ -186,7 +188,7 @@ mod tests {
             deny: vec!["10.0.0.0/8".into()],
             ..EgressSpec::default()
         };
-        let config = stack_config(&egress, 1500).unwrap();
+        let config = stack_config(&egress, LinkConfig::default()).unwrap();
         assert_eq!((config.policy.allow.len(), config.policy.deny.len()), (2, 1));
         assert_eq!(config.policy.default, DefaultVerdict::Public);
         let bad = EgressSpec { deny: vec!["http://x".into()], ..EgressSpec::default() };

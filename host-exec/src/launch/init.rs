@@ -8,7 +8,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
-use pvisor_netstack::{Tap, TapError, configure_interface};
+use pvisor_netstack::{Tap, TapError, bring_loopback_up, configure_interface};
 use pvisor_spec::CommandEnd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -117,7 +117,7 @@ impl Init<'_> {
         }
         at(Step::MountPrivacy, namespaces::keep_mounts_inside())?;
         if namespaces.network {
-            at(Step::Network(NetworkStep::Loopback), namespaces::bring_loopback_up())?;
+            bring_loopback_up().map_err(|e| not_networked(NetworkStep::Loopback, &e.source))?;
         }
         if let Some(egress) = &self.plan.egress {
             self.lead_out(egress, channel)?;
@@ -147,20 +147,18 @@ impl Init<'_> {
     /// sandbox shows the resolver's file as it is then.
     fn lead_out(&self, egress: &EgressPlan, channel: &Channel) -> Result<(), Failed> {
         use NetworkStep::{Addresses, Device, Resolver};
-        let step = |step, errno: Errno| Failed { step: Step::Network(step), errno: errno.raw_os_error() };
-        let io = |e: &std::io::Error| Errno::from_io_error(e).unwrap_or(Errno::IO);
         let tap = Tap::create(CARD).map_err(|e| match e {
-            TapError::Open(e) | TapError::Create { source: e, .. } => step(Device, io(&e)),
-            TapError::Name(_) => step(Device, Errno::INVAL),
+            TapError::Open(e) | TapError::Create { source: e, .. } => not_networked(Device, &e),
+            TapError::Name(_) => not_networked(Device, &Errno::INVAL.into()),
         })?;
-        configure_interface(CARD, &egress.link).map_err(|e| step(Addresses, io(&e.source)))?;
-        self.offer(Served::Network, tap.into_fd(), channel).map_err(|e| step(Device, e))?;
+        configure_interface(CARD, &egress.link).map_err(|e| not_networked(Addresses, &e.source))?;
+        at(Step::Network(Device), self.offer(Served::Network, tap.into_fd(), channel))?;
         let file = self.plan.run_dir.join(RESOLVER);
-        rustix::mount::mount_bind(&file, &egress.resolver).map_err(|e| step(Resolver, e))?;
+        at(Step::Network(Resolver), rustix::mount::mount_bind(&file, &egress.resolver))?;
         for socket in RESOLVER_SOCKETS {
             // A resolver of the host would answer past the policy, and its answers would open nothing.
             if Path::new(socket).exists() {
-                rustix::mount::mount_bind("/dev/null", socket).map_err(|e| step(Resolver, e))?;
+                at(Step::Network(Resolver), rustix::mount::mount_bind("/dev/null", socket))?;
             }
         }
         Ok(())
@@ -188,6 +186,11 @@ impl Init<'_> {
             _ => Err(Errno::CANCELED),
         }
     }
+}
+
+fn not_networked(step: NetworkStep, error: &std::io::Error) -> Failed {
+    let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
+    Failed { step: Step::Network(step), errno: errno.raw_os_error() }
 }
 
 fn at<T>(step: Step, result: Result<T, Errno>) -> Result<T, Failed> {

@@ -143,21 +143,6 @@ pub(crate) fn mount_proc() -> Result<(), Errno> {
     rustix::mount::mount(c"proc", c"/proc", c"proc", flags, None)
 }
 
-/// Brings the loopback interface of the own network namespace up.
-pub(crate) fn bring_loopback_up() -> Result<(), Errno> {
-    use std::os::fd::AsRawFd;
-    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
-    // SAFETY: all-zero bytes are a valid ifreq.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
-        *to = from.cast_signed() as libc::c_char;
-    }
-    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
-    // SAFETY: SIOCSIFFLAGS reads one ifreq, which outlives the call.
-    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
-    if done == 0 { Ok(()) } else { Err(last_errno()) }
-}
-
 /// Closes every descriptor from `first` on.
 ///
 /// # Safety

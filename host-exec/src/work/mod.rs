@@ -6,9 +6,7 @@ mod stage;
 
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use pvisor_spec::{
-    CommandEnd, Level, Need, Observation, Probe, Receipt, RunSpec, WorkerEvent, WorkerFailure, WorkerJob,
-};
+use pvisor_spec::{CommandEnd, Observation, Probe, Receipt, RunSpec, WorkerEvent, WorkerFailure, WorkerJob};
 
 use crate::egress::{Egress, write_resolver};
 use crate::failure::failure;
@@ -35,7 +33,7 @@ pub(crate) fn run(job: &WorkerJob, report: &(dyn Fn(WorkerEvent) + Send + Sync))
         end_on_panic();
         match (which, &plan.egress) {
             (Served::Network, Some(way_out)) => {
-                egress = Some(Egress::start_on_tap(&way_out.policy, &plan.run_dir, device)?);
+                egress = Some(Egress::start_on_tap(way_out, &plan.run_dir, device)?);
             }
             _ => served.push(ServedStage::open(&plan, which, device)?),
         }
@@ -75,9 +73,8 @@ pub(crate) fn run(job: &WorkerJob, report: &(dyn Fn(WorkerEvent) + Send + Sync))
 
 /// A run that may start only with everything enforced does not start with less.
 fn lacking(spec: &RunSpec, receipts: &[Receipt]) -> Result<(), WorkerFailure> {
-    let enough = |level| level == Level::Enforced || level == Level::Cooperative && !spec.confinement.strict;
     let observations = Observation::from_receipts(receipts, &spec.needs);
-    let lacking = observations.iter().filter(|o| o.need == Need::Required && !enough(o.level));
+    let lacking = observations.iter().filter(|o| o.is_lacking(spec.confinement.strict));
     let names: Vec<String> = lacking.map(|o| format!("{:?}", o.dimension)).collect();
     if names.is_empty() {
         return Ok(());

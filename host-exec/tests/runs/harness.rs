@@ -41,7 +41,7 @@ pub fn test(args: &[String]) -> ExitCode {
         println!("not run: the tests change users, which needs root");
         return ExitCode::SUCCESS;
     }
-    open_fuse_to_all();
+    crate::device::open_fuse_to_all();
     let filters: Vec<&String> = args.iter().filter(|a| !a.starts_with('-')).collect();
     let (mut passed, mut failed) = (0, Vec::new());
     for uid in [0, SOMEBODY] {
@@ -59,22 +59,11 @@ pub fn test(args: &[String]) -> ExitCode {
             if outcome.is_ok() { passed += 1 } else { failed.push(name) }
         }
     }
-    println!("\n{passed} passed; {} failed {failed:?}", failed.len());
+    failed.iter().for_each(|name| println!("failed: {name}"));
+    let outcome = if failed.is_empty() { "ok" } else { "FAILED" };
+    // As the library's own tests end, so that whoever counts those counts these.
+    println!("\ntest result: {outcome}. {passed} passed; {} failed; 0 ignored", failed.len());
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// `/dev/fuse` with the mode that it has on most systems, here only.
-fn open_fuse_to_all() {
-    use rustix::mount::MountPropagationFlags;
-    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
-    rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let node = dir.path().join("fuse");
-    let device = rustix::fs::makedev(10, 229);
-    let mode = rustix::fs::Mode::from_raw_mode(0o666);
-    rustix::fs::mknodat(rustix::fs::CWD, &node, rustix::fs::FileType::CharacterDevice, mode, device).unwrap();
-    std::fs::set_permissions(&node, PermissionsExt::from_mode(0o666)).unwrap();
-    rustix::mount::mount_bind(&node, "/dev/fuse").unwrap();
 }
 
 /// A project and a place for stages, for one user.

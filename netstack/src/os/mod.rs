@@ -11,7 +11,7 @@ mod portable;
 #[cfg(target_os = "linux")]
 pub(crate) use linux::Signal;
 #[cfg(target_os = "linux")]
-pub use linux::{Configured, InterfaceError, Tap, TapError, configure_interface};
+pub use linux::{Configured, InterfaceError, Tap, TapError, bring_loopback_up, configure_interface};
 #[cfg(not(target_os = "linux"))]
 pub(crate) use portable::Signal;
 

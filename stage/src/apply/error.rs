@@ -100,6 +100,6 @@ fn paths(sinks: &[ExecSink]) -> usize {
     sinks.chunk_by(|a, b| a.path == b.path).count()
 }
 
-fn count(paths: usize) -> String {
+pub(super) fn count(paths: usize) -> String {
     format!("{paths} {}", if paths == 1 { "path" } else { "paths" })
 }

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::disk::Disk;
+use super::error::count;
 use super::fault::{Blame, Interrupt, Uninterrupted};
 use super::home::Home;
 use super::ledger::{Act, Aim, Ledger, Original};
@@ -58,7 +59,7 @@ pub enum UndoError {
     #[error("the original of {} is not what was kept", quoted(.0.as_bytes()))]
     Damaged(RelPath),
     /// The directory is not as the apply left it. Nothing was written.
-    #[error("{} changed since they were applied; nothing was undone", paths(.0.len()))]
+    #[error("{} changed since they were applied; nothing was undone", count(.0.len()))]
     Conflicts(Vec<Conflict>),
     /// Anything else, as with an apply.
     #[error(transparent)]
@@ -86,10 +87,6 @@ impl ConflictKind {
             other => other,
         }
     }
-}
-
-fn paths(count: usize) -> String {
-    format!("{count} {}", if count == 1 { "path" } else { "paths" })
 }
 
 /// Puts back what applies from the stage at `dir` replaced or removed in a directory, and removes what they made there.

@@ -51,6 +51,10 @@ impl Taken {
     fn all(&self) -> u64 {
         self.sum.saturating_add(self.journal).saturating_add(self.granted)
     }
+
+    fn leaves(&self, limit: u64, bytes: u64) -> bool {
+        self.all().checked_add(bytes).is_some_and(|all| all <= limit)
+    }
 }
 
 /// Space that a change may take. Given back when it is dropped: by then the content has been counted.
@@ -78,7 +82,7 @@ impl Quota {
     /// Space for `bytes` more, if it is there now.
     fn grant_now(&self, bytes: u64) -> Option<Grant<'_>> {
         let mut taken = self.taken();
-        if taken.all().checked_add(bytes).is_none_or(|all| all > self.limit) {
+        if !taken.leaves(self.limit, bytes) {
             return None;
         }
         taken.granted += bytes;
@@ -93,7 +97,7 @@ impl Quota {
         if let Some(grant) = self.grant_now(bytes) {
             return Ok(grant);
         }
-        let full = |taken: &mut Taken| taken.all().checked_add(bytes).is_none_or(|all| all > self.limit);
+        let full = |taken: &mut Taken| !taken.leaves(self.limit, bytes);
         // Nothing that is given back would be enough for more than the limit.
         let patience = if bytes > self.limit { Duration::ZERO } else { PATIENCE };
         drop(self.given_back.wait_timeout_while(self.taken(), patience, full));

@@ -51,18 +51,27 @@ pub struct Configured {
     pub ipv6: bool,
 }
 
-/// Gives an interface its hardware address, MTU, addresses and default routes, and brings it and the loopback up. Acts
-/// on the network namespace of the calling thread, which needs `CAP_NET_ADMIN` there.
+/// Brings the loopback of the calling thread's network namespace up, which takes `CAP_NET_ADMIN` there.
+///
+/// # Errors
+/// See [`InterfaceError`].
+pub fn bring_loopback_up() -> Result<(), InterfaceError> {
+    const LOOPBACK: &str = "lo";
+    let fault = |step| move |source: io::Error| InterfaceError { name: LOOPBACK.to_owned(), step, source };
+    let index = nix::net::if_::if_nametoindex(LOOPBACK).map_err(|e| fault("find it")(e.into()))?;
+    let route = Route::open().map_err(fault("open rtnetlink"))?;
+    route.set_link(index, &[]).map_err(fault("bring it up"))
+}
+
+/// Gives an interface its hardware address, MTU, addresses and default routes, and brings it up. Acts on the network
+/// namespace of the calling thread, which needs `CAP_NET_ADMIN` there.
 ///
 /// # Errors
 /// See [`InterfaceError`]. The absence of IPv6 is none.
 pub fn configure_interface(name: &str, link: &LinkConfig) -> Result<Configured, InterfaceError> {
     let fault = |step| move |source: io::Error| InterfaceError { name: name.to_owned(), step, source };
-    let index = |name: &str| nix::net::if_::if_nametoindex(name).map_err(io::Error::from);
     let route = Route::open().map_err(fault("open rtnetlink"))?;
-    let loopback = index("lo").map_err(fault("find the loopback"))?;
-    route.set_link(loopback, &[]).map_err(fault("bring the loopback up"))?;
-    let own = index(name).map_err(fault("find it"))?;
+    let own = nix::net::if_::if_nametoindex(name).map_err(|e| fault("find it")(e.into()))?;
     let attributes = [(IFLA_ADDRESS, link.guest_mac.to_vec()), (IFLA_MTU, u32::from(link.mtu).to_ne_bytes().to_vec())];
     route.set_link(own, &attributes).map_err(fault("bring it up"))?;
     route.add_address(own, link.guest_v4.into(), link.prefix_v4).map_err(fault("add the IPv4 address"))?;

@@ -4,6 +4,6 @@ mod interface;
 mod signal;
 mod tap;
 
-pub use interface::{Configured, InterfaceError, configure_interface};
+pub use interface::{Configured, InterfaceError, bring_loopback_up, configure_interface};
 pub(crate) use signal::Signal;
 pub use tap::{Tap, TapError};

@@ -1,9 +1,8 @@
 //! Stops before every single effect, in turn: as by SIGKILL, and as by a full disk.
 
-use super::model::{Bench, Counter, FullDisk, Kill, NoExchange, Node, Tree, file};
+use super::model::{Bench, Counter, FullDisk, Kill, KillNoExchange, NoExchange, Node, Tree, file};
 use super::small;
 use crate::apply::disk::Disk;
-use crate::apply::fault::{Effect, Interrupt};
 use crate::apply::home::Home;
 use crate::apply::ledger::{Ledger, Phase};
 use crate::apply::recovery::recover_home;
@@ -116,16 +115,6 @@ fn a_kill_leaves_nothing_beside_or_inside_of_a_target_elsewhere() {
     let make = || make().unwrap();
     for n in (0..total_effects(&make)).step_by(2) {
         kill_and_recover(&make(), (&before, &after), n, None);
-    }
-}
-
-/// A filesystem that can't swap names, and a process that is killed on it.
-struct KillNoExchange(Kill);
-
-impl Interrupt for KillNoExchange {
-    fn before(&self, effect: Effect) -> std::io::Result<()> {
-        self.0.before(effect)?;
-        NoExchange.before(effect)
     }
 }
 

@@ -413,6 +413,16 @@ impl Interrupt for NoExchange {
     }
 }
 
+/// A filesystem that can't swap names, and a process that is killed on it.
+pub(super) struct KillNoExchange(pub Kill);
+
+impl Interrupt for KillNoExchange {
+    fn before(&self, effect: Effect) -> std::io::Result<()> {
+        self.0.before(effect)?;
+        NoExchange.before(effect)
+    }
+}
+
 /// Does something the moment before an effect, as somebody else would.
 pub(super) struct Meddler<F: Fn(Effect) + Sync>(pub F);
 

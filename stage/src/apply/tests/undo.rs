@@ -3,10 +3,10 @@
 use std::os::unix::fs::{MetadataExt, symlink};
 
 use super::crash::trees;
-use super::model::{Bench, Counter, FullDisk, Kill, Meddler, NoExchange, Tree, file};
+use super::model::{Bench, Counter, FullDisk, Kill, KillNoExchange, Meddler, NoExchange, Tree, file};
 use super::*;
 use crate::apply::disk::Disk;
-use crate::apply::fault::{Effect, Interrupt};
+use crate::apply::fault::Effect;
 use crate::apply::home::Home;
 use crate::apply::ledger::{Ledger, Phase};
 use crate::apply::recovery::recover_home;
@@ -314,16 +314,6 @@ fn a_full_disk_anywhere_in_an_undo_loses_nothing() {
         }
         bench.assert_target_but_directory_times(&before);
         bench.assert_no_leftovers();
-    }
-}
-
-/// A filesystem that can't swap names, and a process that is killed on it.
-struct KillNoExchange(Kill);
-
-impl Interrupt for KillNoExchange {
-    fn before(&self, effect: Effect) -> std::io::Result<()> {
-        self.0.before(effect)?;
-        NoExchange.before(effect)
     }
 }
 

@@ -168,17 +168,17 @@ impl<'a> Sinks<'a> {
     /// By its own name, and by every other place that it stands for.
     fn sinks(&self, change: &Change, kind: &Kind) -> Vec<Flag> {
         let link = matches!(kind, Kind::Symlink(_));
-        let folded = Folded::new(&change.path);
-        let mut out: Vec<Flag> = git_directory(&folded, link).into_iter().collect();
-        out.extend(matching(&folded, link).iter().filter_map(|rule| self.judge(change, rule)));
+        let named = |path: &Folded| -> Vec<Flag> {
+            let rules = matching(path, link);
+            git_directory(path, link)
+                .into_iter()
+                .chain(rules.iter().filter_map(|rule| self.judge(change, rule)))
+                .collect()
+        };
+        let mut out = named(&Folded::new(&change.path));
         for alias in self.aliases.of(&change.path) {
             let (mut flags, via) = match alias {
-                Alias::Path(path, via) => {
-                    let folded = Folded::of(&path);
-                    let mut flags: Vec<Flag> = git_directory(&folded, link).into_iter().collect();
-                    flags.extend(matching(&folded, link).iter().filter_map(|rule| self.judge(change, rule)));
-                    (flags, via)
-                }
+                Alias::Path(path, via) => (named(&Folded::of(&path)), via),
                 Alias::Program(via) => (vec![flag(FlagKind::GitConfig, Danger::Dangerous, "git runs it")], via),
             };
             for flag in &mut flags {

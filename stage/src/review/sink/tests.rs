@@ -181,10 +181,10 @@ fn a_git_file_leads_to_the_real_directory() {
 fn what_the_settings_name_already_counts_as_well() {
     let before = with(
         &repository(
-            "[core]\n\thooksPath = tools/hooks\n\tfsmonitor = sh -c 'scripts/watch.sh 1'\n[include]\n\tpath = ../shared.cfg\n",
+            "[core]\n\thooksPath = tools/hooks\n\tfsmonitor = sh -c 'scripts/watch.sh 1'\n[include]\n\tpath = ../common.cfg\n",
         ),
         &[
-            ("shared.cfg", file("[filter \"x\"]\n\tclean = ./tools/clean %f\n")),
+            ("common.cfg", file("[filter \"x\"]\n\tclean = ./tools/clean %f\n")),
             (".git/hooks/pre-commit", Node::symlink("../../scripts/check.sh")),
             ("tools/hooks/pre-push", Node::symlink("../push.sh")),
         ],
@@ -192,8 +192,8 @@ fn what_the_settings_name_already_counts_as_well() {
     for path in ["tools/hooks/post-merge", "scripts/watch.sh", "scripts/check.sh", "tools/clean", "tools/push.sh"] {
         assert_eq!(dangerous(&before, &with(&before, &[(path, file("#!/bin/sh\n"))])), [path]);
     }
-    let shared = with(&before, &[("shared.cfg", file("[core]\n\tpager = x\n"))]);
-    assert_eq!(dangerous(&before, &shared), ["shared.cfg"]);
+    let shared = with(&before, &[("common.cfg", file("[core]\n\tpager = x\n"))]);
+    assert_eq!(dangerous(&before, &shared), ["common.cfg"]);
     assert_eq!(dangerous(&before, &with(&before, &[("tools/other", file("x")), ("scripts/x", file("x"))])), [""; 0]);
 }
 

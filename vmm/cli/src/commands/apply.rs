@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::surroundings;
 use crate::args::ApplyArgs;
-use crate::report::{Failure, answer, answer_json, count, plain, plain_path};
+use crate::report::{Failure, LeftOut, answer, answer_json, count, left_out, plain_path, tell_left_out};
 use crate::runs::now_ms;
 use crate::stages::{self, Target, selection};
 
@@ -24,19 +24,13 @@ struct Answer<'a> {
     same: u64,
     /// Paths that were not selected.
     left: u64,
-    not_appliable: Vec<NotAppliable<'a>>,
+    not_appliable: Vec<LeftOut<'a>>,
     /// Until when what was replaced is kept for `pvisor undo`.
     originals_until_ms: Option<u64>,
 }
 
 /// Days that originals are kept, where nothing else is said.
 const KEEP_DAYS: u16 = 7;
-
-#[derive(Serialize)]
-struct NotAppliable<'a> {
-    path: OsBytes,
-    reason: &'a str,
-}
 
 pub(super) fn apply(args: &ApplyArgs) -> Result<u8, Failure> {
     let (ambient, store) = surroundings()?;
@@ -80,16 +74,13 @@ fn kept_until(applied: &Applied) -> Option<u64> {
 }
 
 fn describe<'a>(applied: &'a Applied, place: &Path, dry_run: bool) -> Answer<'a> {
-    let not_appliable = applied.not_appliable.iter();
     Answer {
         target: place.into(),
         dry_run,
         written: applied.written,
         same: applied.same,
         left: applied.left,
-        not_appliable: not_appliable
-            .map(|(path, reason)| NotAppliable { path: path.as_bytes().to_vec().into(), reason })
-            .collect(),
+        not_appliable: left_out(&applied.not_appliable),
         originals_until_ms: kept_until(applied),
     }
 }
@@ -104,10 +95,7 @@ fn tell(out: &mut dyn Write, applied: &Applied, (target, place): (&Target, &Path
     if applied.left > 0 {
         writeln!(out, "{} left", count(applied.left, "change"))?;
     }
-    for (path, reason) in &applied.not_appliable {
-        let path = String::from_utf8_lossy(path.as_bytes());
-        writeln!(out, "not appliable: {}: {}", plain(&path).replace('\n', "\\n"), plain(reason))?;
-    }
+    tell_left_out(out, "not appliable", &applied.not_appliable)?;
     match applied.originals {
         OriginalsKept::Until(_) => {
             let days = count(args.keep_originals.unwrap_or(KEEP_DAYS).into(), "day");

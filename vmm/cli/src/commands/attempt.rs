@@ -1,8 +1,8 @@
 //! One run on its way: what each stop of `pvisor run` does to it.
 
 use pvisor_spec::{
-    Bundle, CommandEnd, ExecutorKind, ExitCode, FilesystemMode, Interruption, Level, Need, Observation, Outcome, Probe,
-    Receipt, RunSpec, StageRecord, StageState, WorkerJob,
+    Bundle, CommandEnd, ExecutorKind, ExitCode, FilesystemMode, Interruption, Observation, Outcome, Probe, Receipt,
+    RunSpec, StageRecord, StageState, WorkerJob,
 };
 use serde::Serialize;
 
@@ -270,8 +270,7 @@ impl Attempt {
     /// host, for instance, can leave what he put himself in.
     fn lacking(&self) -> Option<Interruption> {
         let observations = Observation::from_receipts(&self.receipts, &self.spec.needs);
-        let enough = |level| level == Level::Enforced || level == Level::Cooperative && !self.spec.confinement.strict;
-        let lacking = observations.iter().find(|o| o.need == Need::Required && !enough(o.level))?;
+        let lacking = observations.iter().find(|o| o.is_lacking(self.spec.confinement.strict))?;
         let dimension = serde_json::to_string(&lacking.dimension).unwrap_or_default();
         Some(Interruption {
             kind: "control_missing".to_owned(),

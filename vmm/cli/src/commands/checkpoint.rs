@@ -4,9 +4,9 @@ use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use pvisor_spec::{ExitCode, StageRecord, StageState};
+use pvisor_spec::{ExitCode, StageState};
 use pvisor_stage::{
-    Collected, Savepoint, Seal, collect_savepoints, create_savepoint, delete_savepoint, restore_savepoint, savepoint,
+    Collected, Savepoint, collect_savepoints, create_savepoint, delete_savepoint, restore_savepoint, savepoint,
     savepoints, verify_savepoint,
 };
 use serde::Serialize;
@@ -15,7 +15,7 @@ use super::surroundings;
 use crate::args::{CheckpointCommand, CollectArgs, CreateArgs, RestoreArgs, RunNameArgs, SavepointArgs};
 use crate::report::{Failure, ago, answer, answer_json, count, plain, size};
 use crate::runs::{Entry, Run, Store, now_ms};
-use crate::stages::{self, savepoint_failure};
+use crate::stages::{self, hex, savepoint_failure, sealed};
 
 /// One savepoint, for programs.
 #[derive(Serialize)]
@@ -212,12 +212,4 @@ fn line(out: &mut dyn Write, savepoint: &Savepoint) -> io::Result<()> {
         size(savepoint.bytes),
         count(savepoint.contents, "file"),
     )
-}
-
-pub(super) fn sealed(seal: &Seal) -> StageRecord {
-    StageRecord { state: StageState::Sealed, changes: Some(seal.changes), seal: Some(hex(&seal.digest)) }
-}
-
-fn hex(digest: &[u8; 32]) -> String {
-    digest.iter().map(|b| format!("{b:02x}")).collect()
 }

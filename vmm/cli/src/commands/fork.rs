@@ -4,13 +4,12 @@ use pvisor_spec::{ExitCode, Interruption, OsBytes, Outcome, RunId};
 use pvisor_stage::{LoadError, StageStatus};
 use serde::Serialize;
 
-use super::checkpoint::sealed;
 use super::surroundings;
 use crate::args::ForkArgs;
 use crate::bundle;
 use crate::report::{Failure, answer, answer_json};
 use crate::runs::{Run, Store, now_ms};
-use crate::stages::{self, savepoint_failure};
+use crate::stages::{self, savepoint_failure, sealed};
 
 #[derive(Serialize)]
 struct Answer {

@@ -31,10 +31,9 @@ pub(super) fn logs(args: &LogsArgs) -> Result<u8, Failure> {
         let mut show = Show::console();
         answer(|out| show.all(older, out))?;
     }
-    let Some(log) = open(&path, &run, &store, args)? else { return Err(nothing_there(&run, args)) };
+    let Some(mut log) = open(&path, &run, &store, args)? else { return Err(nothing_there(&run, args)) };
     let start = run.record.started_ms;
     let mut show = if args.network { Show::network(start, args.json) } else { Show::console() };
-    let mut log = log;
     loop {
         // Looked at before the log is read, so that nothing written until the end is missed.
         let live = args.follow && store.read(run.id)?.is_live();
@@ -70,13 +69,12 @@ fn open(path: &Path, run: &Run, store: &Store, args: &LogsArgs) -> Result<Option
 }
 
 fn nothing_there(run: &Run, args: &LogsArgs) -> Failure {
-    let krun = run.record.spec.executor == Some(ExecutorKind::Krun);
     if args.network {
         let failure = Failure::new("no_log", format!("{} has no log of its network", run.id));
         return failure.hint("there is one where the command had a network of its own: in a VM, or under a policy");
     }
     let failure = Failure::new("no_log", format!("{} has no console log", run.id));
-    match krun {
+    match run.record.spec.executor == Some(ExecutorKind::Krun) {
         true => failure.hint("its guest did not get as far as to say something"),
         false => failure.hint("only guests have a console; the command's own output went where pvisor's did"),
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::surroundings;
 use crate::args::UndoArgs;
-use crate::report::{Failure, answer, answer_json, count, plain, plain_path};
+use crate::report::{Failure, LeftOut, answer, answer_json, count, left_out, plain_path, tell_left_out};
 use crate::runs::now_ms;
 use crate::stages::{self, selection};
 
@@ -23,13 +23,7 @@ struct Answer<'a> {
     same: u64,
     /// Paths that are applied and stay so: not selected, or not kept.
     left: u64,
-    not_undoable: Vec<NotUndoable<'a>>,
-}
-
-#[derive(Serialize)]
-struct NotUndoable<'a> {
-    path: OsBytes,
-    reason: &'a str,
+    not_undoable: Vec<LeftOut<'a>>,
 }
 
 pub(super) fn undo(args: &UndoArgs) -> Result<u8, Failure> {
@@ -56,16 +50,13 @@ pub(super) fn undo(args: &UndoArgs) -> Result<u8, Failure> {
 }
 
 fn describe(undone: &Undone, dry_run: bool) -> Answer<'_> {
-    let not_undoable = undone.not_undoable.iter();
     Answer {
         target: undone.target.clone().into(),
         dry_run,
         written: undone.written,
         same: undone.same,
         left: undone.left,
-        not_undoable: not_undoable
-            .map(|(path, reason)| NotUndoable { path: path.as_bytes().to_vec().into(), reason })
-            .collect(),
+        not_undoable: left_out(&undone.not_undoable),
     }
 }
 
@@ -79,9 +70,5 @@ fn tell(out: &mut dyn Write, undone: &Undone, dry_run: bool) -> io::Result<()> {
     if undone.left > 0 {
         writeln!(out, "{} left as applied", count(undone.left, "change"))?;
     }
-    for (path, reason) in &undone.not_undoable {
-        let path = String::from_utf8_lossy(path.as_bytes());
-        writeln!(out, "not undone: {}: {}", plain(&path).replace('\n', "\\n"), plain(reason))?;
-    }
-    Ok(())
+    tell_left_out(out, "not undone", &undone.not_undoable)
 }

@@ -3,10 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pvisor_host_exec::EgressError;
 use pvisor_spec::{
-    Confinement, Dimension, EnvironmentMode, ExitCode, FilesystemMode, HomeView, HostMount, Need, NetworkMode,
-    Resources,
+    Confinement, Dimension, EnvironmentMode, ExitCode, FilesystemMode, HomeView, HostMount, Need, Resources,
 };
 
 use super::{Ambient, network};
@@ -63,17 +61,6 @@ pub(super) fn filesystem(args: &RunArgs) -> FilesystemMode {
     }
 }
 
-/// What of the network is to be had: under a preset nothing but what is named.
-///
-/// # Errors
-/// A destination is none.
-pub(super) fn network(args: &RunArgs) -> Result<NetworkMode, EgressError> {
-    match preset(args) && !network::names_policy(args) {
-        true => Ok(NetworkMode::DenyAll),
-        false => network::network(args),
-    }
-}
-
 /// What was asked for by name must be there, or the run does not start.
 pub(super) fn needs(args: &RunArgs) -> Vec<(Dimension, Need)> {
     if args.strict {
@@ -83,7 +70,7 @@ pub(super) fn needs(args: &RunArgs) -> Vec<(Dimension, Need)> {
     if filesystem(args) == FilesystemMode::Sandbox {
         needs.extend([Dimension::FilesystemRead, Dimension::FilesystemWrite].map(|d| (d, Need::Required)));
     }
-    if args.safe || args.overlaynet_deny_all || network::names_policy(args) {
+    if network::is_confined(args) {
         needs.push((Dimension::Network, Need::Required));
     }
     if args.safe {

@@ -108,7 +108,7 @@ pub(crate) fn resolve(args: &RunArgs, config: &Config, ambient: &Ambient) -> Res
         stage: stage.map(|dir| StageSpec { dir: dir.into(), durability, max_bytes }),
         filesystem: confine::filesystem(args),
         confinement: confine::confinement(args, ambient)?,
-        network: confine::network(args)?,
+        network: network::network(args)?,
         resources: Resources {
             cpus: args.cpus.or(config.cpus),
             memory_mib: args.memory.or(config.memory).map(|m| m.0),

@@ -3,21 +3,19 @@
 use pvisor_host_exec::{EgressError, check_egress};
 use pvisor_spec::{EgressDefault, EgressSpec, ExecutorKind, NetworkMode, PublishSpec};
 
+use super::confine;
 use crate::args::RunArgs;
 
 /// Word for all public addresses among the destinations that are allowed.
 const PUBLIC: &str = "public";
 
-/// The network that the arguments ask for.
+/// The network that the arguments ask for: under a preset nothing but what is named.
 ///
 /// # Errors
 /// A destination that is none.
 pub(super) fn network(args: &RunArgs) -> Result<NetworkMode, EgressError> {
-    if args.overlaynet_deny_all {
-        return Ok(NetworkMode::DenyAll);
-    }
-    if !names_policy(args) {
-        return Ok(NetworkMode::Host);
+    if args.overlaynet_deny_all || !names_policy(args) {
+        return Ok(if is_confined(args) { NetworkMode::DenyAll } else { NetworkMode::Host });
     }
     let public = args.overlaynet_allow.is_empty() || args.overlaynet_allow.iter().any(|text| text == PUBLIC);
     let egress = EgressSpec {
@@ -31,8 +29,12 @@ pub(super) fn network(args: &RunArgs) -> Result<NetworkMode, EgressError> {
     Ok(NetworkMode::Egress(egress))
 }
 
-/// Whether the arguments ask for a network of the command's own.
-pub(super) fn names_policy(args: &RunArgs) -> bool {
+/// Whether the arguments keep the command from the host's network.
+pub(super) fn is_confined(args: &RunArgs) -> bool {
+    args.overlaynet_deny_all || confine::preset(args) || names_policy(args)
+}
+
+fn names_policy(args: &RunArgs) -> bool {
     !args.overlaynet_allow.is_empty()
         || !args.overlaynet_deny.is_empty()
         || args.overlaynet_limit.is_some()

@@ -9,7 +9,7 @@ mod vacancy;
 use std::path::Path;
 
 use pvisor_spec::{Interruption, StageRecord, StageState};
-use pvisor_stage::{LoadError, Recovery, StageStatus};
+use pvisor_stage::{LoadError, Recovery, Seal, StageStatus};
 
 pub(crate) use failure::{apply_failure, discard_failure, review_failure, savepoint_failure, undo_failure};
 pub(crate) use originals::{give_up_originals, remember_applied, remember_undone};
@@ -26,7 +26,7 @@ pub(crate) const SEAL_FAILED: &str = "seal";
 /// Where the stage in that directory stands, for the bundle of a run that did not seal it.
 pub(crate) fn record(dir: &Path) -> StageRecord {
     match pvisor_stage::status(dir) {
-        Ok(StageStatus::Sealed { digest, changes }) => sealed(&digest, changes),
+        Ok(StageStatus::Sealed { digest, changes }) => sealed(&Seal { digest, changes }),
         Ok(StageStatus::Unsealed | StageStatus::InUse) => unsealed(),
         Err(LoadError::NotAStage(_)) => no_stage(),
         // There, but damaged: nobody may apply it.
@@ -40,7 +40,7 @@ pub(crate) fn record(dir: &Path) -> StageRecord {
 /// It stays unsealed.
 pub(crate) fn seal(dir: &Path) -> Result<StageRecord, Interruption> {
     match pvisor_stage::seal(dir) {
-        Ok(seal) => Ok(sealed(&seal.digest, seal.changes)),
+        Ok(seal) => Ok(sealed(&seal)),
         Err(e) => Err(Interruption {
             kind: SEAL_FAILED.to_owned(),
             message: format!("the command ended, but its stage can't be sealed: {}", chain(&e)),
@@ -74,9 +74,14 @@ pub(crate) fn recover(dir: &Path) -> Option<Recovered> {
     }
 }
 
-fn sealed(digest: &[u8; 32], changes: u64) -> StageRecord {
-    let seal = digest.iter().map(|b| format!("{b:02x}")).collect();
-    StageRecord { state: StageState::Sealed, changes: Some(changes), seal: Some(seal) }
+/// The record of a sealed stage.
+pub(crate) fn sealed(seal: &Seal) -> StageRecord {
+    StageRecord { state: StageState::Sealed, changes: Some(seal.changes), seal: Some(hex(&seal.digest)) }
+}
+
+/// A digest as it is written.
+pub(crate) fn hex(digest: &[u8; 32]) -> String {
+    digest.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 fn unsealed() -> StageRecord {
