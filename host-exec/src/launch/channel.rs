@@ -166,8 +166,8 @@ impl Channel {
         let got = loop {
             match rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut extra, RecvFlags::CMSG_CLOEXEC)
             {
-                Err(Errno::INTR) => {}
-                Err(Errno::CONNRESET) => return Ok(None),
+                // Said once, and before the messages that came: the other side left without reading its own.
+                Err(Errno::INTR | Errno::CONNRESET) => {}
                 other => break other?,
             }
         };
@@ -232,6 +232,18 @@ mod tests {
         drop(far);
         assert!(near.receive::<Report>().unwrap().is_none());
         assert!(near.send(&Order::Kill, None).is_err());
+    }
+
+    /// The command ends while an order to it is on its way: the end must be heard.
+    #[test]
+    fn what_was_said_is_heard_although_the_other_side_left_without_listening() {
+        let (near, far) = Channel::pair().unwrap();
+        far.send(&Report::Ended(CommandEnd::Signaled(15)), None).unwrap();
+        near.send(&Order::Continue { foreground: false }, None).unwrap();
+        drop(far);
+        let heard = near.receive::<Report>().unwrap().map(|r| r.message);
+        assert_eq!(heard, Some(Report::Ended(CommandEnd::Signaled(15))));
+        assert!(near.receive::<Report>().unwrap().is_none());
     }
 
     #[test]
