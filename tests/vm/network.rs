@@ -4,11 +4,11 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::sandbox::{PATIENCE, Sandbox, finish, stdout, text, wait};
+use crate::sandbox::{PATIENCE, Sandbox, finish, spawn, stdout, text, wait};
 use crate::services::{PROBE, datagrams, service};
 
 fn probe(sandbox: &Sandbox, options: &[&str], targets: &[(&str, &str, u16)]) -> String {
@@ -88,22 +88,22 @@ fn a_published_port_leads_into_the_guest() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let script = "import socket\ns = socket.create_server(('', 8080)); print('ready', flush=True)\nc, _ = s.accept()\nc.sendall(b'from the guest: ' + c.recv(100)); c.close()";
     let publish = format!("{port}:8080");
-    let mut run = sandbox.krun(&["--publish", &publish], &["python3", "-c", script]);
-    let child = run.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
-    let mut answer = String::new();
-    for _ in 0..600 {
-        // Until the guest listens, the connection is taken and broken off again.
-        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else {
+    let child = spawn(sandbox.krun(&["--publish", &publish], &["python3", "-c", script]));
+    let asked = thread::spawn(move || {
+        let mut answer = String::new();
+        let deadline = Instant::now() + PATIENCE;
+        while answer.is_empty() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(200));
-            continue;
-        };
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        if stream.write_all(b"hello").is_ok() && stream.read_to_string(&mut answer).is_ok() && !answer.is_empty() {
-            break;
+            // Until the guest listens, the connection is taken and broken off again.
+            if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) {
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                let _ = stream.write_all(b"hello").and_then(|()| stream.read_to_string(&mut answer));
+            }
         }
-        thread::sleep(Duration::from_millis(200));
-    }
+        answer
+    });
     let out = wait(child);
-    assert_eq!(answer, "from the guest: hello", "{}", text(&out));
+    // Without the run nobody answers any more, or at once.
     assert!(out.status.success(), "{}", text(&out));
+    assert_eq!(asked.join().unwrap(), "from the guest: hello", "{}", text(&out));
 }

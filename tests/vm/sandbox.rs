@@ -4,9 +4,10 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::PidfdFlags;
 use tempfile::TempDir;
 
 /// Time after which a test calls a run hung. Generous: the emulated machine is 10 to 50 times slower.
@@ -120,26 +121,46 @@ fn processes_naming(mark: &str) -> Vec<String> {
         .collect()
 }
 
-/// Runs to the end; a run that hangs fails the test.
-pub fn finish(mut command: Command) -> Output {
+/// Starts `pvisor` with its output caught. One that hangs is killed, which fails the test, and what is known of it is
+/// printed.
+pub fn spawn(mut command: Command) -> Child {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    wait(child)
-}
-
-/// Waits for the end; a run that hangs fails the test.
-pub fn wait(mut child: Child) -> Output {
-    let pid = child.id();
-    let (done, waiting) = std::sync::mpsc::channel::<()>();
-    let watchdog = std::thread::spawn(move || {
-        if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-            let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
+    let pid = rustix::process::Pid::from_child(&child);
+    let process = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    let home = command.get_envs().find(|(name, _)| *name == "PVISOR_RUN_HOME");
+    let home = PathBuf::from(home.and_then(|(_, value)| value).unwrap());
+    std::thread::spawn(move || {
+        let mut ended = [PollFd::new(&process, PollFlags::IN)];
+        let patience = Timespec { tv_sec: PATIENCE.as_secs().try_into().unwrap(), tv_nsec: 0 };
+        if rustix::event::poll(&mut ended, Some(&patience)) == Ok(0) {
+            eprintln!("hangs: {command:?}\n{}", what_is_known(&home));
+            let _ = rustix::process::pidfd_send_signal(&process, rustix::process::Signal::KILL);
         }
     });
+    child
+}
+
+/// The end of everything that the runs wrote down.
+fn what_is_known(home: &Path) -> String {
+    let runs = fs::read_dir(home).into_iter().flatten().flatten().filter_map(|run| fs::read_dir(run.path()).ok());
+    let files = runs.flatten().flatten().map(|file| file.path()).filter(|path| path.is_file());
+    let end = |path: PathBuf| {
+        let text = String::from_utf8_lossy(&fs::read(&path).unwrap_or_default()).into_owned();
+        let lines: Vec<&str> = text.lines().collect();
+        format!("{}:\n{}\n", path.display(), lines[lines.len().saturating_sub(40)..].join("\n"))
+    };
+    files.map(end).collect()
+}
+
+/// Runs to the end.
+pub fn finish(command: Command) -> Output {
+    wait(spawn(command))
+}
+
+/// Waits for the end.
+pub fn wait(mut child: Child) -> Output {
     drop(child.stdin.take());
-    let out = child.wait_with_output().unwrap();
-    drop(done);
-    watchdog.join().unwrap();
-    out
+    child.wait_with_output().unwrap()
 }
 
 /// Everything a run printed, for messages of failed assertions.
@@ -158,8 +179,8 @@ pub fn stdout(out: &Output) -> String {
 }
 
 /// Starts a run and waits until its command has printed a line that contains `mark`.
-pub fn start_until(mut command: Command, mark: &str) -> Child {
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+pub fn start_until(command: Command, mark: &str) -> Child {
+    let mut child = spawn(command);
     let mut out = child.stdout.take().unwrap();
     let mut seen = Vec::new();
     let mut byte = [0];
@@ -189,7 +210,8 @@ pub fn signal(pid: u32, name: &str) {
 
 /// Feeds bytes to a run's standard input and waits for the end.
 pub fn feed(mut command: Command, bytes: Vec<u8>) -> Output {
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    command.stdin(Stdio::piped());
+    let mut child = spawn(command);
     let mut stdin = child.stdin.take().unwrap();
     let feeder = std::thread::spawn(move || stdin.write_all(&bytes));
     let out = wait(child);

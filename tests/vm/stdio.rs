@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use crate::sandbox::{Sandbox, feed, finish, stdout, text, wait};
+use crate::sandbox::{Sandbox, feed, finish, spawn, stdout, text, wait};
 
 #[test]
 #[ignore = "needs a KVM that runs guests"]
@@ -39,7 +39,7 @@ fn a_hundred_mebibytes_come_out_unchanged() {
 #[ignore = "needs a KVM that runs guests"]
 fn a_reader_that_leaves_ends_the_command() {
     let sandbox = Sandbox::new();
-    let mut child = sandbox.krun(&[], &["yes"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = spawn(sandbox.krun(&[], &["yes"]));
     let mut reader = child.stdout.take().unwrap();
     let mut first = [0; 2];
     std::io::Read::read_exact(&mut reader, &mut first).unwrap();
@@ -54,13 +54,9 @@ fn a_reader_that_leaves_ends_the_command() {
 #[ignore = "needs a KVM that runs guests"]
 fn an_open_input_does_not_keep_a_finished_run_alive() {
     let sandbox = Sandbox::new();
-    let mut child = sandbox
-        .krun(&[], &["echo", "done"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut command = sandbox.krun(&[], &["echo", "done"]);
+    command.stdin(Stdio::piped());
+    let mut child = spawn(command);
     let held = child.stdin.take();
     let out = wait(child);
     drop(held);
