@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use crate::services::{PROBE, datagrams, service};
+use crate::services::{PROBE, PYTHON, datagrams, service};
 use crate::world::{World, wait};
 
 /// Runs the probe on the host with these options; standard output.
@@ -14,7 +14,7 @@ fn probe(world: &World, options: &[&str], targets: &[(&str, &str, u16)]) -> Stri
     let ports: Vec<String> = targets.iter().map(|target| target.2.to_string()).collect();
     let mut args = vec!["run", "--executor", "host"];
     args.extend(options);
-    args.extend(["--", "python3", "-c", PROBE]);
+    args.extend(["--", PYTHON, "-ISc", PROBE]);
     for ((kind, host, _), port) in targets.iter().zip(&ports) {
         args.extend([*kind, *host, port.as_str()]);
     }
@@ -106,7 +106,7 @@ attempt('host', lambda: send('127.0.0.1'))
 attempt('broadcast', lambda: send('255.255.255.255'))
 "#
     );
-    let args = ["run", "--executor", "host", "--overlaynet-allow", "crates.io", "--", "python3", "-c", &script];
+    let args = ["run", "--executor", "host", "--overlaynet-allow", "crates.io", "--", PYTHON, "-c", &script];
     let told = world.pvisor(&args).expect(0).stdout();
     assert_eq!((told.matches("refused").count(), told.contains("worked")), (8, false), "{told}");
     assert!(spy.recv(&mut [0; 8]).is_err(), "a datagram reached the host");
@@ -118,7 +118,7 @@ fn a_published_port_leads_into_the_run() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let script = "import socket; s = socket.create_server(('', 80 + 8000)); c, _ = s.accept(); c.sendall(b'from inside: ' + c.recv(9)); c.close()";
     let publish = format!("{port}:8080");
-    let args = ["run", "--executor", "host", "--publish", &publish, "--", "python3", "-c", script];
+    let args = ["run", "--executor", "host", "--publish", &publish, "--", PYTHON, "-c", script];
     let child = world.std_command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut answer = String::new();
     for _ in 0..500 {

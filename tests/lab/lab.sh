@@ -156,12 +156,15 @@ emulate() {
     mkfifo "$shared/input"
     exec 8<>"$shared/input"
     rm "$shared/input"
+    # nohz, highres: QEMU 10.0 can lose an interrupt of a processor that runs a guest (the end of the guest changes
+    # the set of pending interrupts without the lock). A clock that has to be wound up for each tick then stands still
+    # for ever, and with it the processor; one that ticks by itself goes on at the next tick.
     setpriv --pdeathsig KILL timeout --kill-after 10 "${LAB_TIMEOUT:-3600}" \
         setpriv --pdeathsig KILL qemu-system-x86_64 \
         -machine q35 -accel tcg,thread=multi -cpu max -smp "${LAB_CPUS:-$(nproc)}" -m "${LAB_MEMORY:-$(free_memory)}" \
         -nodefaults -no-user-config -display none -no-reboot \
         -kernel "$kernel"/boot/vmlinuz-* -initrd "$initrd" \
-        -append 'console=ttyS0 rdinit=/init reboot=t panic=-1 mitigations=off quiet' \
+        -append 'console=ttyS0 rdinit=/init reboot=t panic=-1 mitigations=off nohz=off highres=off quiet' \
         -serial "file:$shared/console.log" \
         -device virtio-serial-pci -chardev "stdio,id=out,signal=off,logfile=$shared/output.log" \
         -device virtserialport,chardev=out,name=out -device virtio-rng-pci \

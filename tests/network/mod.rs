@@ -4,7 +4,10 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::thread;
 
-/// Tries each `KIND HOST PORT` of its arguments and says what came of it.
+/// Debian's own; the first one of the search path may be a script that takes many times as long.
+pub const PYTHON: &str = "/usr/bin/python3";
+
+/// For [`PYTHON`] with `-ISc`: tries each `KIND HOST PORT` of its arguments and says what came of it.
 pub const PROBE: &str = include_str!("probe.py");
 
 /// Answers whoever comes at a TCP port, and tells what it heard.

@@ -1,6 +1,7 @@
 //! The command in the guest: its kernel, identity, place, environment and exit code.
 
 use crate::sandbox::{Sandbox, finish, stdout, text};
+use crate::services::PYTHON;
 
 #[test]
 #[ignore = "needs a KVM that runs guests"]
@@ -33,7 +34,7 @@ fn the_tools_of_the_host_are_there() {
     };
     git(&["init", "-q"]);
     git(&["add", "README.md"]);
-    let out = finish(sandbox.krun(&[], &["python3", "-c", "import sys, json; print(json.dumps([1, 2]))"]));
+    let out = finish(sandbox.krun(&[], &[PYTHON, "-c", "import sys, json; print(json.dumps([1, 2]))"]));
     assert_eq!((out.status.code(), stdout(&out).trim()), (Some(0), "[1, 2]"), "{}", text(&out));
     let out = finish(sandbox.krun(&[], &["git", "status", "--porcelain"]));
     assert_eq!(out.status.code(), Some(0), "{}", text(&out));

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::sandbox::{PATIENCE, Sandbox, finish, spawn, stdout, text, wait};
-use crate::services::{PROBE, datagrams, service};
+use crate::services::{PROBE, PYTHON, datagrams, service};
 
 fn probe(sandbox: &Sandbox, options: &[&str], targets: &[(&str, &str, u16)]) -> String {
-    let mut command: Vec<String> = ["python3", "-c", PROBE].map(String::from).to_vec();
+    let mut command: Vec<String> = [PYTHON, "-ISc", PROBE].map(String::from).to_vec();
     for (kind, host, port) in targets {
         command.extend([(*kind).to_owned(), (*host).to_owned(), port.to_string()]);
     }
@@ -86,9 +86,9 @@ fn what_is_allowed_is_reached_by_name_and_by_address_and_nothing_else_is() {
 fn a_published_port_leads_into_the_guest() {
     let sandbox = Sandbox::new();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let script = "import socket\ns = socket.create_server(('', 8080)); print('ready', flush=True)\nc, _ = s.accept()\nc.sendall(b'from the guest: ' + c.recv(100)); c.close()";
+    let script = "import _socket as k\ns = k.socket(k.AF_INET, k.SOCK_STREAM); s.bind(('', 8080)); s.listen()\nc = k.socket(fileno=s._accept()[0])\nc.send(b'from the guest: ' + c.recv(100)); c.close()";
     let publish = format!("{port}:8080");
-    let child = spawn(sandbox.krun(&["--publish", &publish], &["python3", "-c", script]));
+    let child = spawn(sandbox.krun(&["--publish", &publish], &[PYTHON, "-ISc", script]));
     let asked = thread::spawn(move || {
         let mut answer = String::new();
         let deadline = Instant::now() + PATIENCE;

@@ -72,7 +72,7 @@ fn sqlite_git_and_a_build_work_in_the_stage() {
     let script = r#"set -e
         git init -q . && git config user.email a@b && git config user.name n
         git add -A && git commit -qm one && git gc -q && git fsck
-        python3 - <<'P'
+        /usr/bin/python3 - <<'P'
 import sqlite3
 db = sqlite3.connect("data.db"); db.execute("pragma journal_mode=wal"); db.execute("create table t(x)")
 db.executemany("insert into t values(?)", [(i,) for i in range(500)]); db.commit()

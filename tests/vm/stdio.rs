@@ -3,6 +3,7 @@
 use std::process::Stdio;
 
 use crate::sandbox::{Sandbox, feed, finish, spawn, stdout, text, wait};
+use crate::services::PYTHON;
 
 #[test]
 #[ignore = "needs a KVM that runs guests"]
@@ -23,7 +24,7 @@ fn a_hundred_mebibytes_come_out_unchanged() {
     let sandbox = Sandbox::new();
     // The same bytes are made here and there from a counter.
     let script = "import sys\nblock = bytes(range(256)) * 4096\nfor i in range(100):\n    sys.stdout.buffer.write(bytes([i]) + block[1:])";
-    let out = finish(sandbox.krun(&[], &["python3", "-c", script]));
+    let out = finish(sandbox.krun(&[], &[PYTHON, "-c", script]));
     assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
     let mut expected = blake3::Hasher::new();
     let mut block: Vec<u8> = (0..1 << 20).map(|i: u32| (i % 256) as u8).collect();
