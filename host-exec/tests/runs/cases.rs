@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use pvisor_spec::{CommandEnd, FilesystemMode, KnownBy, Level, NetworkMode};
 
-use crate::harness::{Setup, Told};
+use crate::harness::{Setup, Told, soon};
 
 pub type Case = fn(&Setup);
 
@@ -168,7 +168,7 @@ fn killed_worker(setup: &Setup) {
     running.signal(Signal::SIGKILL);
     assert_eq!(running.finish().outcome.unwrap_err().kind, "lost");
     setup.check_clean();
-    assert!(std::fs::metadata(format!("/proc/{command}")).is_err());
+    assert!(soon(|| std::fs::metadata(format!("/proc/{command}")).is_err()));
 }
 
 fn killed_supervisor(setup: &Setup) {

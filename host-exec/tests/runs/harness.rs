@@ -222,14 +222,7 @@ impl Setup {
     pub fn check_clean(&self) {
         assert_eq!(std::fs::read_to_string(self.project().join("file")).unwrap(), "original\n");
         assert_eq!(std::fs::read_dir(self.project()).unwrap().count(), 1, "something was made in the project");
-        // What was killed with its worker takes a moment to go.
-        for _ in 0..1000 {
-            if self.leftovers().is_empty() {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
-        panic!("left over: {:?}", self.leftovers());
+        assert!(soon(|| self.leftovers().is_empty()), "left over: {:?}", self.leftovers());
     }
 
     fn leftovers(&self) -> Vec<String> {
@@ -304,9 +297,7 @@ impl Running {
     /// Waits until a file is there, which the command makes in the staged view and thus nobody sees here: the stage
     /// has a content of this text.
     pub fn wait_for(&self, path: &Path) {
-        while !path.exists() {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        assert!(soon(|| path.exists()), "{} never came", path.display());
     }
 
     pub fn signal(&self, signal: nix::sys::signal::Signal) {
@@ -318,4 +309,14 @@ fn events_of(path: &Path) -> Vec<WorkerEvent> {
     let text = std::fs::read_to_string(path).unwrap();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Whether it comes true within some seconds; what was killed with its worker takes a moment to go.
+pub fn soon(mut is_so: impl FnMut() -> bool) -> bool {
+    (0..1000).any(|_| {
+        is_so() || {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            false
+        }
+    })
 }
