@@ -127,7 +127,7 @@ impl Plan {
             umask: command.umask & 0o777,
             timeout: spec.timeout_ms.map(Duration::from_millis),
             grace: Duration::from_millis(spec.grace_ms),
-            restrictions: Restrictions::new(&spec.confinement, &spec.resources, reach, with)?,
+            restrictions: Restrictions::new(&spec.confinement, &spec.resources, command.uid, reach, with)?,
             sandbox,
             keep_capabilities: spec.confinement.keep_capabilities,
             without: job.without.clone(),

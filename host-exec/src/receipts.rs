@@ -42,8 +42,11 @@ pub(crate) fn collect(
         if launched.namespaces.is_some() {
             of_root(plan, sandbox, probes, &mut receipts);
         }
-        if plan.restrictions.has_landlock() {
-            receipts.push(landlock(launched.namespaces.is_none(), probes));
+        let alone = launched.namespaces.is_none();
+        match (plan.restrictions.has_landlock(alone), plan.restrictions.wants_landlock()) {
+            (true, _) => receipts.push(landlock(alone, probes)),
+            (false, true) => receipts.push(no_landlock()),
+            (false, false) => {}
         }
     }
     of_process(plan, probes, &mut receipts);
@@ -81,13 +84,13 @@ fn of_namespaces(
     let keeps = if root { "; the command keeps the capabilities of root on this host" } else { "" };
     if namespaces.user.is_some() {
         let detail = "; mounts made outside of it are locked";
-        receipts.push(namespace_receipt(launched, "user", USER_NAMESPACE, vec![Dimension::Subprocess], detail)?);
+        receipts.push(namespace_receipt(launched, "user", USER_NAMESPACE, Vec::new(), detail)?);
     }
     if namespaces.pid {
         receipts.push(namespace_receipt(launched, "pid", PID_NAMESPACE, vec![Dimension::Subprocess], keeps)?);
     }
     if namespaces.ipc {
-        receipts.push(namespace_receipt(launched, "ipc", IPC_NAMESPACE, vec![Dimension::Subprocess], "")?);
+        receipts.push(namespace_receipt(launched, "ipc", IPC_NAMESPACE, Vec::new(), "")?);
     }
     if plan.sandbox.is_none() {
         let own_proc = match launched.own_proc {
@@ -191,27 +194,48 @@ fn landlock(alone: bool, probes: &[Probe]) -> Receipt {
     }
 }
 
+fn no_landlock() -> Receipt {
+    Receipt {
+        control: Control(restrict::LANDLOCK.to_owned()),
+        dimensions: Vec::new(),
+        level: Level::Unenforced,
+        known_by: KnownBy::Observed,
+        detail: "this kernel has none: the projected root is the only layer".to_owned(),
+    }
+}
+
+/// What the command may not do. It is about no dimension of its own: a process that may do little still gets away from
+/// its run where nothing but its parents tells whose it is.
 fn of_process(plan: &Plan, probes: &[Probe], receipts: &mut Vec<Receipt>) {
     let restrictions = &plan.restrictions;
-    let process = [Dimension::Subprocess];
     if restrictions.drops_capabilities() {
         let detail = "none, and none to be gained by executing a program".to_owned();
-        receipts.push(enforced(restrict::CAPABILITIES, &process, probes, detail));
+        receipts.push(enforced(restrict::CAPABILITIES, &[], probes, detail));
     }
     if restrictions.no_new_privs() {
         let detail = "set-user-id programs run without their rights".to_owned();
-        receipts.push(enforced(restrict::NO_NEW_PRIVS, &process, probes, detail));
+        receipts.push(enforced(restrict::NO_NEW_PRIVS, &[], probes, detail));
     }
     if restrictions.filters_calls() {
         let detail = "what no build needs is refused".to_owned();
-        receipts.push(enforced(restrict::SECCOMP, &process, probes, detail));
+        receipts.push(enforced(restrict::SECCOMP, &[], probes, detail));
     }
-    if !restrictions.limits().is_empty() {
-        let limits: Vec<String> =
-            restrictions.limits().iter().map(|(which, limit)| format!("{which:?} {limit}")).collect();
-        let detail = format!("of each process: {}", limits.join(", "));
-        receipts.push(enforced(restrict::LIMITS, &[Dimension::Resources], probes, detail));
+    receipts.extend(limits(plan, probes));
+}
+
+/// The limits of each process. Where something else was asked for too, they are not all of it.
+fn limits(plan: &Plan, probes: &[Probe]) -> Option<Receipt> {
+    let (limits, beyond) = (plan.restrictions.limits(), plan.restrictions.beyond_limits());
+    let held: Vec<String> = limits.iter().map(|(which, limit)| format!("{which:?} {limit}")).collect();
+    let mut detail = format!("of each process: {}", held.join(", "));
+    if !beyond.is_empty() {
+        detail.push_str(&format!("; not held by them, but by a control group: {}", beyond.join(", ")));
     }
+    let mut receipt = enforced(restrict::LIMITS, &[Dimension::Resources], probes, detail);
+    if !beyond.is_empty() {
+        receipt.level = Level::Cooperative;
+    }
+    (!held.is_empty()).then_some(receipt)
 }
 
 fn namespace_receipt(

@@ -11,6 +11,7 @@ mod full_disk;
 mod host_run;
 mod images;
 mod json;
+mod kernels;
 mod killed;
 mod network;
 mod parallel;

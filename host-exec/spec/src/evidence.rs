@@ -93,7 +93,7 @@ pub struct Control(pub String);
 pub struct Receipt {
     /// What was installed.
     pub control: Control,
-    /// What it controls.
+    /// What it alone controls as far as its level says. Empty where it only keeps other controls from being undone.
     pub dimensions: Vec<Dimension>,
     /// How far it holds.
     pub level: Level,

@@ -12,6 +12,7 @@ use rustix::process::Resource;
 use seccompiler::BpfProgram;
 use serde::{Deserialize, Serialize};
 
+use crate::capability;
 use crate::failure::failure_from;
 pub(crate) use landlock::Reach;
 
@@ -28,7 +29,10 @@ pub(crate) struct Restrictions {
     no_new_privs: bool,
     filters: Vec<BpfProgram>,
     limits: Vec<(Resource, u64)>,
+    beyond_limits: Vec<&'static str>,
     reach: Option<Reaches>,
+    /// Whether the kernel has Landlock.
+    landlock_offered: bool,
 }
 
 /// What Landlock lets through.
@@ -50,13 +54,14 @@ pub(crate) enum Restriction {
 }
 
 impl Restrictions {
-    /// `with`: whether a control is installed, by its name.
+    /// `uid`: the command's user. `with`: whether a control is installed, by its name.
     ///
     /// # Errors
     /// There is no filter for this machine.
     pub(crate) fn new(
         confinement: &Confinement,
         resources: &Resources,
+        uid: u32,
         reach: Option<Reaches>,
         with: impl Fn(&str) -> bool,
     ) -> Result<Self, WorkerFailure> {
@@ -66,12 +71,16 @@ impl Restrictions {
             true => filter::programs(confinement).map_err(|e| failure_from("seccomp", &e, ""))?,
             false => Vec::new(),
         };
+        let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        let counted = limits::counts_processes(uid, &map);
         Ok(Self {
             drop_capabilities: drop && with(CAPABILITIES),
             no_new_privs: drop && with(NO_NEW_PRIVS),
             filters,
-            limits: if with(LIMITS) { limits::of(resources) } else { Vec::new() },
+            limits: if with(LIMITS) { limits::of(resources, counted) } else { Vec::new() },
+            beyond_limits: limits::beyond(resources, counted),
             reach: reach.filter(|_| with(LANDLOCK)),
+            landlock_offered: capability::landlock_version().is_some(),
         })
     }
 
@@ -90,14 +99,25 @@ impl Restrictions {
         !self.filters.is_empty()
     }
 
-    /// Whether Landlock is installed.
-    pub(crate) fn has_landlock(&self) -> bool {
+    /// Whether Landlock is to hold the command.
+    pub(crate) fn wants_landlock(&self) -> bool {
         self.reach.is_some()
+    }
+
+    /// Whether it is installed. Where it is the second of two layers, a kernel that has none leaves the first; where it
+    /// would be the only one, there is no going without. `alone`: without namespaces.
+    pub(crate) fn has_landlock(&self, alone: bool) -> bool {
+        self.wants_landlock() && (alone || self.landlock_offered)
     }
 
     /// What is limited, and to what.
     pub(crate) fn limits(&self) -> &[(Resource, u64)] {
         &self.limits
+    }
+
+    /// What is to be limited, but not by a limit of each process.
+    pub(crate) fn beyond_limits(&self) -> &[&'static str] {
+        &self.beyond_limits
     }
 
     /// The limit of open files.
@@ -119,7 +139,7 @@ impl Restrictions {
         if self.no_new_privs {
             rustix::thread::set_no_new_privs(true).map_err(|e| (Restriction::NoNewPrivs, e))?;
         }
-        if let Some(reach) = &self.reach {
+        if let Some(reach) = self.reach.as_ref().filter(|_| self.has_landlock(alone)) {
             let reach = if alone { &reach.alone } else { &reach.projected };
             landlock::install(reach).map_err(|e| (Restriction::Landlock, e))?;
         }

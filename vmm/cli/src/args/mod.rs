@@ -95,7 +95,7 @@ pub(crate) struct RunArgs {
     pub(crate) max_open_files: Option<u32>,
     /// Size of each file that is written, on the host: 512M, 4G …
     #[arg(long, value_name = "SIZE")]
-    pub(crate) max_file_size: Option<Memory>,
+    pub(crate) max_file_size: Option<Bytes>,
     /// Processor time of each process, on the host: 90s, 10m, 2h …
     #[arg(long, value_name = "DURATION")]
     pub(crate) max_cpu_time: Option<Span>,

@@ -202,6 +202,11 @@ fn tell(out: &mut dyn Write, run: &Run, status: &Status<'_>) -> io::Result<()> {
     for observation in &status.observations {
         writeln!(out, "  {}", observation_text(observation))?;
     }
+    let besides = status.receipts.iter().filter(|r| r.dimensions.is_empty() && r.level != Level::Unenforced);
+    let besides: Vec<&str> = besides.map(|receipt| receipt.control.0.as_str()).collect();
+    if !besides.is_empty() {
+        writeln!(out, "  {:18}{}", "besides", besides.join(", "))?;
+    }
     if let Some(bundle) = run.bundle.as_ref().filter(|bundle| !bundle.probes.is_empty()) {
         let held = bundle.probes.iter().filter(|probe| probe.holds).count();
         writeln!(out, "  {:18}{held} of {} held", "probes", bundle.probes.len())?;

@@ -67,6 +67,11 @@ pub(super) fn needs(args: &RunArgs) -> Vec<(Dimension, Need)> {
         return Dimension::ALL.into_iter().map(|dimension| (dimension, Need::Required)).collect();
     }
     let mut needs = Vec::new();
+    let limited = args.cpus.is_some() || args.memory.is_some() || args.pids.is_some();
+    let each_limited = args.max_open_files.is_some() || args.max_file_size.is_some() || args.max_cpu_time.is_some();
+    if limited || each_limited {
+        needs.push((Dimension::Resources, Need::Required));
+    }
     if filesystem(args) == FilesystemMode::Sandbox {
         needs.extend([Dimension::FilesystemRead, Dimension::FilesystemWrite].map(|d| (d, Need::Required)));
     }
@@ -75,6 +80,7 @@ pub(super) fn needs(args: &RunArgs) -> Vec<(Dimension, Need)> {
     }
     if args.safe {
         let rest = [Dimension::Subprocess, Dimension::Resources, Dimension::Secrets, Dimension::Devices];
+        // What comes first counts.
         needs.extend(rest.map(|d| (d, Need::Preferred)));
     }
     needs

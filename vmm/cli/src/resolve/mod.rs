@@ -114,7 +114,7 @@ pub(crate) fn resolve(args: &RunArgs, config: &Config, ambient: &Ambient) -> Res
             memory_mib: args.memory.or(config.memory).map(|m| m.0),
             pids: args.pids,
             open_files: args.max_open_files,
-            file_size_mib: args.max_file_size.map(|m| m.0),
+            file_size_mib: args.max_file_size.map(|size| u32::try_from(size.0.div_ceil(1 << 20)).unwrap_or(u32::MAX)),
             cpu_time_s: args.max_cpu_time.map(|t| u32::try_from(t.0.div_ceil(1000)).unwrap_or(u32::MAX)),
         },
         root: match &args.rootfs {
