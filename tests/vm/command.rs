@@ -89,4 +89,6 @@ fn cpus_memory_and_a_large_environment_arrive() {
     assert!((200_000..330_000).contains(&kib), "MemTotal {kib} KiB");
     assert_eq!(lines[2], "500");
     assert_eq!(lines[3].len(), 200);
+    let out = finish(sandbox.krun(&["--cpus", "2"], &["nproc"]));
+    assert_eq!(stdout(&out), "2\n", "{}", text(&out));
 }

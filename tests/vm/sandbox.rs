@@ -48,10 +48,13 @@ impl Sandbox {
     }
 
     /// `pvisor run --executor krun OPTIONS -- COMMAND`. What the probe says of a busy, emulated machine is left out of
-    /// these tests; it has its own.
+    /// these tests; it has its own. `PVISOR_TEST_CPUS`: processors of guests for which the options say nothing.
     pub fn krun(&self, options: &[&str], command: &[&str]) -> Command {
+        let cpus = std::env::var("PVISOR_TEST_CPUS").ok().filter(|_| !options.contains(&"--cpus"));
+        let cpus: Vec<&str> = cpus.iter().flat_map(|cpus| ["--cpus", cpus]).collect();
         let args: Vec<&str> = ["run", "--executor", "krun", "--force-slow-kvm"]
             .iter()
+            .chain(&cpus)
             .chain(options)
             .chain(&["--"])
             .chain(command)
