@@ -2,11 +2,13 @@
 //! crate.
 #![allow(unsafe_code)]
 
+mod ask;
 mod capability;
 mod egress;
 mod executor;
 mod failure;
 mod launch;
+mod log;
 mod plan;
 mod probe;
 mod receipts;
@@ -16,5 +18,6 @@ mod trials;
 mod work;
 
 pub use capability::{all, cgroup_v2, fuse, landlock, seccomp, tun, user_namespaces};
-pub use egress::{Egress, EgressError, FLOW_LOG, FlowLine, check_egress};
+pub use egress::{Egress, EgressError, check_egress, is_destination};
 pub use executor::HostExecutor;
+pub use log::{FLOW_LOG, FlowLine};

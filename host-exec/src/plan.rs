@@ -136,6 +136,16 @@ impl Plan {
         Ok(plan)
     }
 
+    /// Whether the person may be asked about something.
+    pub(crate) fn asks(&self) -> bool {
+        self.egress.as_ref().is_some_and(|way_out| way_out.policy.ask)
+    }
+
+    /// Whether the run has a log of what the command reached.
+    pub(crate) fn is_logged(&self) -> bool {
+        self.egress.is_some() || self.asks()
+    }
+
     /// Whether a control is installed; only a test leaves one out.
     pub(crate) fn with(&self, control: &str) -> bool {
         !self.without.iter().any(|w| w == control)

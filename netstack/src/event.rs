@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::limit::Bucket;
-use crate::{Name, Reason};
+use crate::{Name, Reason, Rule};
 
 /// Receives events on the network's own thread: it must be quick and must not block.
 pub type EventSink = Arc<dyn Fn(NetEvent) + Send + Sync>;
@@ -121,6 +121,12 @@ pub enum NetEvent {
         address: IpAddr,
         /// How many equal ones this stands for.
         count: u32,
+    },
+    /// The sandbox wants to reach something that no rule is about: is this rule to hold? What it sent waits for the
+    /// answer ([`crate::Handle::answer`]) for two minutes. Each rule is asked for once.
+    Asked {
+        /// The rule that would allow it.
+        rule: Rule,
     },
     /// More events came than are reported: this many were left out.
     Suppressed {

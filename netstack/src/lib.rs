@@ -21,4 +21,4 @@ pub use policy::{
     AddressClass, Cidr, DefaultVerdict, HOST_ALIAS, LocalAddresses, Name, NameError, ParseRuleError, Policy, Reason,
     Rule, RuleFault, Verdict, classify,
 };
-pub use stack::{Handle, NetStack, StartError};
+pub use stack::{Answerer, Handle, NetStack, StartError};

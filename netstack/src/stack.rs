@@ -13,7 +13,7 @@ use mio::{Events, Poll, Waker};
 use crate::engine::{Engine, Kind, Next, Port, poll_timeout};
 use crate::event::{EventSink, NetEvent};
 use crate::link::{Link, link};
-use crate::{Binding, StackConfig, Upstream};
+use crate::{Binding, Rule, StackConfig, Upstream};
 
 /// Why a network was not started.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +46,8 @@ struct Shared {
     wakes: AtomicU64,
     /// Whoever wants to know the bindings.
     asked: Mutex<Vec<mpsc::Sender<Vec<Binding>>>>,
+    /// Answers that the engine has not taken in yet.
+    answers: Mutex<Vec<(Rule, bool)>>,
 }
 
 /// A running network. Dropping it stops the network.
@@ -152,6 +154,9 @@ fn serve(mut engine: Engine, mut poll: Poll, shared: &Shared) -> io::Result<()> 
             // Whoever gave up waiting needs no answer.
             let _ = asker.send(engine.bindings(now));
         }
+        for (rule, allowed) in take(&shared.answers) {
+            engine.answer(rule, allowed, now);
+        }
         if shared.stop.load(Ordering::Acquire) {
             engine.stop(now);
             return Ok(());
@@ -189,6 +194,17 @@ impl Handle {
         }
     }
 
+    /// Answers the question of a [`NetEvent::Asked`]: whether the rule holds from now on. Whatever waited for it goes on
+    /// or is denied.
+    pub fn answer(&self, rule: Rule, allowed: bool) {
+        self.answerer().answer(rule, allowed);
+    }
+
+    /// What answers questions, for another thread: it does not keep the network alive.
+    pub fn answerer(&self) -> Answerer {
+        Answerer { shared: Arc::clone(&self.shared), waker: Arc::clone(&self.waker) }
+    }
+
     /// Where published ports are really listened at, in the order in which they were asked for.
     pub fn published(&self) -> &[SocketAddr] {
         &self.published
@@ -216,6 +232,22 @@ impl Handle {
             // A panic was caught and reported inside.
             let _ = thread.join();
         }
+    }
+}
+
+/// Answers questions of a network; see [`Handle::answer`].
+#[derive(Clone, Debug)]
+pub struct Answerer {
+    shared: Arc<Shared>,
+    waker: Arc<Waker>,
+}
+
+impl Answerer {
+    /// See [`Handle::answer`].
+    pub fn answer(&self, rule: Rule, allowed: bool) {
+        self.shared.answers.lock().unwrap_or_else(PoisonError::into_inner).push((rule, allowed));
+        // A network that has ended hears no answers.
+        let _ = self.waker.wake();
     }
 }
 

@@ -541,3 +541,28 @@ fn an_allowed_name_opens_its_address_until_it_is_not_allowed() {
     };
     std::thread::spawn(run).join().unwrap();
 }
+
+#[test]
+fn a_name_that_nobody_named_is_asked_for_before_it_is_resolved() {
+    let policy = Policy { default: DefaultVerdict::AllowList, ask: true, ..Policy::default() };
+    let (mut guest, server) = start(policy, |_, _| Script::Addresses(vec![[8, 8, 4, 4].into()]));
+    let to = guest.gateway(53);
+    let handle = guest.bind_udp(5300);
+    for kind in [A, AAAA] {
+        guest.udp(handle).send_slice(&query(kind, "new.example", kind), (IpAddress::from(to.ip()), 53)).unwrap();
+    }
+    let rule: pvisor_netstack::Rule = "new.example".parse().unwrap();
+    guest.event("asked", |e| matches!(e, NetEvent::Asked { rule: asked } if *asked == rule));
+    guest.settle();
+    assert!(server.asked.lock().unwrap().is_empty(), "the question itself would tell the name");
+    guest.handle.as_ref().unwrap().answer(rule, true);
+    guest.until("answer", |guest| guest.udp(handle).can_recv());
+    let answer = read_answer(guest.udp(handle).recv().unwrap().0);
+    assert_eq!(answer.code, 0);
+    guest.sockets.remove(handle);
+    assert_eq!(ask(&mut guest, "new.example", A).addresses, [IpAddr::from([8, 8, 4, 4])]);
+    // Other kinds of query are not worth a question.
+    assert_eq!(ask(&mut guest, "other.example", TXT).code, 5);
+    assert_eq!(ask(&mut guest, "4.4.8.8.in-addr.arpa", A).code, 5);
+    assert_eq!(guest.events().iter().filter(|e| matches!(e, NetEvent::Asked { .. })).count(), 1);
+}

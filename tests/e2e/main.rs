@@ -3,6 +3,7 @@
 
 mod answers;
 mod architecture;
+mod asking;
 mod bad_input;
 mod config;
 mod endings;

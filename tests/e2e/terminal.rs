@@ -10,14 +10,14 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use crate::world::{PATIENCE, World, until, wait};
 
 /// A terminal and what was shown on it.
-struct Terminal {
+pub struct Terminal {
     keys: File,
     shown: std::sync::Arc<std::sync::Mutex<Vec<u8>>>,
 }
 
 impl Terminal {
     /// A shell script in a session of its own, with a new terminal as its three standard streams.
-    fn start(world: &World, script: &str) -> (Self, Child) {
+    pub fn start(world: &World, script: &str) -> (Self, Child) {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
@@ -49,15 +49,18 @@ impl Terminal {
         Self { keys: File::from(master), shown }
     }
 
-    fn press(&mut self, keys: &str) {
+    /// Types.
+    pub fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    fn text(&self) -> String {
+    /// All that was shown.
+    pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
     }
 
-    fn wait_for(&self, mark: &str) {
+    /// Waits until something was shown.
+    pub fn wait_for(&self, mark: &str) {
         let deadline = std::time::Instant::now() + PATIENCE;
         while !self.text().contains(mark) {
             assert!(std::time::Instant::now() < deadline, "{mark:?} never shows:\n{}", self.text());

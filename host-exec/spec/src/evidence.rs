@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CommandEnd, ExecutorKind, RunSpec};
+use crate::{AnswerRecord, CommandEnd, ExecutorKind, RunSpec};
 
 /// Name and version of the Run Bundle's format.
 pub const BUNDLE_SCHEMA: &str = "pvisor.bundle/1";
@@ -232,6 +232,9 @@ pub struct Bundle {
     pub safety: Safety,
     /// The stage.
     pub stage: StageRecord,
+    /// What the person was asked while the command ran, and the answers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answers: Vec<AnswerRecord>,
     /// BLAKE3 over all fields above as compact JSON, hexadecimal: a later edit shows.
     pub digest: String,
 }

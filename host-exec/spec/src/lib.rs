@@ -3,6 +3,7 @@
 //! Plain data only: no I/O, no unsafe code, no knowledge of how anything is done. Every other crate but the guest
 //! agent's two speaks in these types.
 
+mod ask;
 mod bytes;
 mod capability;
 mod confinement;
@@ -14,6 +15,7 @@ mod id;
 mod run;
 mod worker;
 
+pub use ask::{Answer, AnswerRecord, AnswerScope, AnsweredBy, Question, Subject};
 pub use bytes::OsBytes;
 pub use capability::{Capability, CapabilityState};
 pub use confinement::{Confinement, EnvironmentMode, HomeView, HostMount};

@@ -133,6 +133,12 @@ pub struct EgressSpec {
     pub limit: Option<std::num::NonZeroU64>,
     /// TCP ports of the command that are offered on the host.
     pub publish: Vec<PublishSpec>,
+    /// Ask the person about what no rule is about.
+    #[serde(default)]
+    pub ask: bool,
+    /// What the person said no to before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<String>,
 }
 
 /// What happens to a destination that no rule is about.

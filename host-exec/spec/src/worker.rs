@@ -1,11 +1,11 @@
 //! What the supervisor tells a worker process, and what it hears back.
 //!
-//! The job is one JSON document on the worker's standard descriptor for it; events come back as one JSON document a
-//! line. The supervisor takes an event for a claim, never for a fact, and never parses bytes of a guest.
+//! The job is one JSON document on a line of the worker's descriptor for it, and each answer to one of its questions
+//! another; events come back as one JSON document a line. The supervisor takes an event for a claim, never for a fact, and never parses bytes of a guest.
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CommandEnd, OsBytes, Probe, Receipt, RunSpec};
+use crate::{CommandEnd, OsBytes, Probe, Question, Receipt, RunSpec};
 
 /// Everything a worker needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +40,9 @@ pub enum WorkerEvent {
         /// Host process id.
         pid: Option<u32>,
     },
+    /// The command wants to reach something that the person is to be asked about. It waits for the [`crate::Answer`], and
+    /// the next question comes after that.
+    Asked(Question),
     /// The command ended and every writer of the stage has stopped: the stage can be sealed.
     Ended(CommandEnd),
     /// The run broke: the stage stays unsealed.

@@ -56,6 +56,8 @@ pub(crate) enum Report {
     Started,
     /// The command stopped by this signal.
     Stopped(i32),
+    /// Every process of the command is stopped, as ordered.
+    Held,
     /// The command ended.
     Ended(CommandEnd),
 }
@@ -113,6 +115,10 @@ pub(crate) enum Order {
         /// Give it the terminal first.
         foreground: bool,
     },
+    /// Stop every process of the command, and say so.
+    Hold,
+    /// Let those go on that [`Order::Hold`] stopped.
+    Release,
     /// Kill everything and end.
     Kill,
 }

@@ -16,6 +16,7 @@ use rustix::process::WaitOptions;
 
 use super::channel::{Channel, Failed, NetworkStep, Order, Report, Served, Step};
 use super::command::{self, Start};
+use super::hold::Held;
 use super::namespaces::{self, IdMaps, Namespaces, UserIds};
 use super::{descendants, terminal, trial};
 use crate::egress::RESOLVER;
@@ -75,7 +76,14 @@ impl Init<'_> {
             match channel.receive::<Order>()?.map(|r| r.message) {
                 Some(Order::Start { foreground }) => break foreground,
                 // Nothing runs yet that a signal could go to.
-                Some(Order::Signal(_) | Order::Continue { .. } | Order::Mapped | Order::Serving) => {}
+                Some(
+                    Order::Signal(_)
+                    | Order::Continue { .. }
+                    | Order::Hold
+                    | Order::Release
+                    | Order::Mapped
+                    | Order::Serving,
+                ) => {}
                 Some(Order::Kill) | None => return Ok(()),
             }
         };
@@ -88,7 +96,7 @@ impl Init<'_> {
             Ok(Start::Ended(end)) => channel.send(&Report::Ended(end), None),
             Ok(Start::Running(command)) => {
                 channel.send(&Report::Started, None)?;
-                attend(command, &channel)
+                attend(command, self.namespaces.is_some_and(|n| n.pid), &channel)
             }
         }
     }
@@ -224,8 +232,10 @@ fn keep_only(channel: Channel) -> Result<Channel, Errno> {
     Ok(Channel::from(kept))
 }
 
-/// Waits for the command's end; meanwhile reaps, and does what the worker orders.
-fn attend(command: Pid, channel: &Channel) -> Result<(), Errno> {
+/// Waits for the command's end; meanwhile reaps, and does what the worker orders. `first`: this is process 1 of its
+/// namespace.
+fn attend(command: Pid, first: bool, channel: &Channel) -> Result<(), Errno> {
+    let mut held = None;
     let mut children = SigSet::empty();
     children.add(Signal::SIGCHLD);
     let signals = SignalFd::with_flags(&children, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
@@ -248,7 +258,12 @@ fn attend(command: Pid, channel: &Channel) -> Result<(), Errno> {
                     }
                     signal_group(command, libc::SIGCONT);
                 }
-                Some(Order::Start { .. } | Order::Mapped | Order::Serving) => {}
+                Some(Order::Hold) if first => {
+                    held.get_or_insert_with(Held::hold);
+                    channel.send(&Report::Held, None)?;
+                }
+                Some(Order::Release) => held.take().into_iter().for_each(Held::release),
+                Some(Order::Hold | Order::Start { .. } | Order::Mapped | Order::Serving) => {}
                 Some(Order::Kill) | None => return Ok(()),
             }
         }

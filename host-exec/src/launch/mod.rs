@@ -3,6 +3,7 @@
 mod channel;
 mod command;
 mod descendants;
+mod hold;
 mod init;
 pub(crate) mod namespaces;
 pub(crate) mod terminal;

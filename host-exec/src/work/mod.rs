@@ -1,39 +1,55 @@
 //! The worker: launches, serves the stage, relays, and cleans up.
 
+mod asking;
 mod group;
 mod relay;
 mod stage;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use pvisor_spec::{CommandEnd, Observation, Probe, Receipt, RunSpec, WorkerEvent, WorkerFailure, WorkerJob};
 
+use crate::ask::Desk;
 use crate::egress::{Egress, write_resolver};
 use crate::failure::failure;
 use crate::launch::{self, Served};
+use crate::log::{EventLog, FLOW_LOG};
 use crate::plan::Plan;
 use crate::{receipts, trials};
+use asking::Asking;
 use group::Groups;
 use relay::Relay;
 use stage::ServedStage;
 
 /// Runs a job to its end.
-pub(crate) fn run(job: &WorkerJob, report: &(dyn Fn(WorkerEvent) + Send + Sync)) -> Result<CommandEnd, WorkerFailure> {
+pub(crate) fn run(
+    job: &WorkerJob,
+    answers: Option<OwnedFd>,
+    report: &(dyn Fn(WorkerEvent) + Send + Sync),
+) -> Result<CommandEnd, WorkerFailure> {
     let plan = Plan::new(job)?;
     die_with_parent()?;
     let decoys = trials::prepare(&plan)?;
     let (signals, mask) = take_signals()?;
     if let Some(egress) = &plan.egress {
-        write_resolver(&egress.link, &plan.run_dir)
+        write_resolver(egress, &plan.run_dir)
             .map_err(|e| failure("network", format!("can't write the resolver's file: {e}"), ""))?;
     }
+    let internal = |e: std::io::Error| failure("internal", format!("{FLOW_LOG}: {e}"), "");
+    let log = plan.is_logged().then(|| EventLog::create(&plan.run_dir)).transpose().map_err(internal)?;
+    let desk = log.as_ref().filter(|_| plan.asks()).map(|log| Desk::new(Arc::clone(log))).transpose();
+    let desk = desk.map_err(|e| internal(e.into()))?.map(Arc::new);
     let (mut served, mut egress) = (Vec::new(), None);
     let launched = launch::launch(&plan, mask, &mut |which, device| {
         raise_file_limit();
         end_on_panic();
         match (which, &plan.egress) {
             (Served::Network, Some(way_out)) => {
-                egress = Some(Egress::start_on_tap(way_out, &plan.run_dir, device)?);
+                let log = log.as_ref().ok_or_else(|| failure("internal", "a network without a log", ""))?;
+                egress = Some(Egress::start_on_tap(way_out, device, log, desk.as_ref())?);
             }
             _ => served.push(ServedStage::open(&plan, which, device)?),
         }
@@ -57,7 +73,8 @@ pub(crate) fn run(job: &WorkerJob, report: &(dyn Fn(WorkerEvent) + Send + Sync))
     }
     lacking?;
     // Whatever goes wrong from here on: when the launched process is gone, so is everything of the command.
-    let mut end = Relay::new(&plan, launched, signals, report).run();
+    let asking = desk.map(|desk| Asking::new(desk, answers, launched.namespaces));
+    let mut end = Relay::new(&plan, launched, signals, asking, report).run();
     if let Some(egress) = egress {
         egress.stop();
     }

@@ -14,6 +14,7 @@ use rustix::process::WaitOptions;
 use crate::failure::failure;
 use crate::launch::{Launched, Order, Report, terminal};
 use crate::plan::Plan;
+use crate::work::asking::{Asking, Step};
 
 /// Two signals within this time are one: a terminal and a supervisor can both send the same.
 const SAME_SIGNAL: Duration = Duration::from_millis(100);
@@ -25,6 +26,7 @@ pub(super) struct Relay<'a> {
     plan: &'a Plan,
     launched: Launched,
     signals: SignalFd,
+    asking: Option<Asking>,
     report: &'a (dyn Fn(WorkerEvent) + Send + Sync),
     /// The process group that had the terminal's foreground and gets it back; ours or the supervisor's.
     home: Option<Pid>,
@@ -47,12 +49,14 @@ impl<'a> Relay<'a> {
         plan: &'a Plan,
         launched: Launched,
         signals: SignalFd,
+        asking: Option<Asking>,
         report: &'a (dyn Fn(WorkerEvent) + Send + Sync),
     ) -> Self {
         Self {
             plan,
             launched,
             signals,
+            asking,
             report,
             home: home_group(),
             command: None,
@@ -102,13 +106,11 @@ impl<'a> Relay<'a> {
             let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
             PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
         });
-        let mut fds = vec![self.signals.as_fd(), self.launched.pidfd.as_fd()];
-        if self.channel_open {
-            fds.push(self.launched.channel.as_fd());
-        }
-        let ready = poll(&fds, timeout).map_err(|e| broken("waiting for the command", &e))?;
-        let [signalled, gone] = [ready[0], ready[1]];
-        let reported = ready.get(2).is_some_and(|r| *r);
+        let channel = self.channel_open.then(|| self.launched.channel.as_fd());
+        let [bell, answers] = self.asking.as_ref().map_or([None, None], Asking::fds);
+        let fds = [Some(self.signals.as_fd()), Some(self.launched.pidfd.as_fd()), channel, bell, answers];
+        let ready = poll(fds, timeout).map_err(|e| broken("waiting for the command", &e))?;
+        let [signalled, gone, reported, rung, answered] = ready;
         if signalled {
             while let Ok(Some(signal)) = self.signals.read_signal() {
                 self.handle_signal(signal.ssi_signo.cast_signed());
@@ -116,6 +118,12 @@ impl<'a> Relay<'a> {
         }
         if reported {
             self.take_report()?;
+        }
+        if rung && self.command.is_some() {
+            self.step(Asking::hear_bell);
+        }
+        if answered {
+            self.step(Asking::hear_answers);
         }
         self.check_clock()?;
         if gone && !self.channel_open {
@@ -154,9 +162,27 @@ impl<'a> Relay<'a> {
             }
             Report::Failed(failed) => self.outcome = Some(Err(failed.into_failure(self.plan))),
             Report::Stopped(signal) => self.handle_stop(signal),
+            Report::Held => {
+                let home = self.home;
+                self.step(|asking| asking.held(home));
+            }
             Report::Offered(_) | Report::Tried { .. } | Report::Ready { .. } => {}
         }
         Ok(())
+    }
+
+    fn step(&mut self, next: impl FnOnce(&mut Asking) -> Step) {
+        match self.asking.as_mut().map_or(Step::None, next) {
+            Step::None => {}
+            Step::Hold => self.order(Order::Hold),
+            Step::Put(question) => (self.report)(WorkerEvent::Asked(question)),
+            Step::Release => self.order(Order::Release),
+        }
+    }
+
+    /// Whether the command is held while the person is asked.
+    fn is_held(&self) -> bool {
+        self.asking.as_ref().is_some_and(Asking::is_busy)
     }
 
     /// An order that comes too late is none: the other side is gone, which is noticed elsewhere.
@@ -229,7 +255,7 @@ impl<'a> Relay<'a> {
 
     /// The command stopped: for the terminal, or because the person wants to get at the shell.
     fn handle_stop(&mut self, signal: i32) {
-        let Some(home) = self.home else { return };
+        let Some(home) = self.home.filter(|_| !self.is_held()) else { return };
         let wants_terminal = signal == libc::SIGTTIN || signal == libc::SIGTTOU;
         if wants_terminal && terminal::foreground() == Some(home) {
             self.order(Order::Continue { foreground: true });
@@ -242,7 +268,7 @@ impl<'a> Relay<'a> {
         // Stops this process too, until the shell has the job go on; SIGCONT is then in the queue of signals. Nothing
         // happens where no shell could have it go on.
         let _ = nix::sys::signal::kill(Pid::from_raw(0), Signal::SIGTSTP);
-        let resumed = poll(&[self.signals.as_fd()], PollTimeout::ZERO).is_ok_and(|ready| ready[0]);
+        let resumed = poll([Some(self.signals.as_fd())], PollTimeout::ZERO).is_ok_and(|ready| ready[0]);
         if !resumed && !wants_terminal {
             self.order(Order::Continue { foreground: true });
         }
@@ -250,6 +276,9 @@ impl<'a> Relay<'a> {
 
     /// The shell had the job go on.
     fn go_on(&mut self) {
+        if self.is_held() {
+            return;
+        }
         let foreground = self.home.is_some() && terminal::foreground() == self.home;
         self.order(Order::Continue { foreground });
     }
@@ -269,12 +298,13 @@ fn wants_terminal() -> bool {
     std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
 }
 
-/// Which descriptors can be read, or are at their end.
-fn poll(fds: &[BorrowedFd<'_>], timeout: PollTimeout) -> Result<Vec<bool>, nix::Error> {
-    let mut polled: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+/// Which descriptors can be read, or are at their end; `None` never is.
+fn poll<const N: usize>(fds: [Option<BorrowedFd<'_>>; N], timeout: PollTimeout) -> Result<[bool; N], nix::Error> {
+    let mut polled: Vec<PollFd<'_>> = fds.iter().flatten().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
     match nix::poll::poll(&mut polled, timeout) {
         Ok(_) | Err(nix::Error::EINTR) => {}
         Err(error) => return Err(error),
     }
-    Ok(polled.iter().map(|fd| fd.revents().is_some_and(|r| !r.is_empty())).collect())
+    let mut polled = polled.iter();
+    Ok(fds.map(|fd| fd.is_some() && polled.next().and_then(PollFd::revents).is_some_and(|r| !r.is_empty())))
 }

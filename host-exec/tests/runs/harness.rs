@@ -28,7 +28,7 @@ pub fn work(args: &[String]) -> ExitCode {
         let line = serde_json::to_string(&event).unwrap() + "\n";
         events.lock().unwrap().write_all(line.as_bytes()).unwrap();
     });
-    match HostExecutor.work(job, report.clone()) {
+    match HostExecutor::default().work(job, report.clone()) {
         Ok(end) => report(WorkerEvent::Ended(end)),
         Err(broken) => report(WorkerEvent::Failed(broken)),
     }
@@ -267,6 +267,7 @@ impl Running {
                 WorkerEvent::Started { .. } => started = true,
                 WorkerEvent::Ended(end) => outcome = Some(Ok(end)),
                 WorkerEvent::Failed(broken) => outcome = Some(Err(broken)),
+                WorkerEvent::Asked(question) => panic!("nobody answers {question:?}"),
             }
         }
         let lost =

@@ -10,10 +10,10 @@ use super::host::HostNames;
 use super::upstream::{Exchange, Progress};
 use super::wire::{Alias, Query, Rcode, Reply, Unusable, kind, kind_name};
 use crate::config::LinkConfig;
-use crate::engine::Core;
+use crate::engine::{Core, Held};
 use crate::event::NetEvent;
 use crate::policy::{HOST_ALIAS, Reason, is_alias};
-use crate::{DefaultVerdict, Name, Upstream, Verdict};
+use crate::{DefaultVerdict, Name, Rule, Upstream, Verdict};
 
 /// How long one server may take.
 const PATIENCE: Duration = Duration::from_millis(2500);
@@ -90,7 +90,13 @@ impl NameServer {
         };
         match self.decide(core, &query) {
             Ok(name) => self.resolve(core, query, name, to),
-            Err((reason, rcode)) => {
+            Err((mut reason, rcode)) => {
+                if let Some(rule) = question(core, &query, reason.as_ref()) {
+                    match core.hold(rule, Held::Query { message: message.to_vec(), to }) {
+                        Ok(()) => return,
+                        Err(denied) => reason = Some(denied),
+                    }
+                }
                 if let Some(decided_by) = reason {
                     let (name, kind) = (query.shown_name(), kind_name(query.kind));
                     core.report(NetEvent::NameDenied { name, query: kind, decided_by, count: 1 });
@@ -109,7 +115,8 @@ impl NameServer {
             return Ok(name);
         }
         if name.as_str() == HOST_ALIAS {
-            let open = core.judge.policy.opens_host();
+            // Where somebody is asked, it is about a port.
+            let open = core.judge.policy.opens_host() || core.judge.policy.ask;
             return if open { Ok(name) } else { Err((Some(Reason::NotListed), Rcode::REFUSED)) };
         }
         let Verdict { allowed, reason } = core.judge.policy.judge_name(&name);
@@ -301,6 +308,12 @@ impl NameServer {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.timers.first().map(|(at, _)| *at)
     }
+}
+
+/// The rule that would let the name of a query be resolved, where somebody is to be asked about that.
+fn question(core: &Core, query: &Query, reason: Option<&Reason>) -> Option<Rule> {
+    let asks = matches!(query.kind, kind::A | kind::AAAA) && reason == Some(&Reason::NotListed);
+    core.judge.name_question(&query.name().ok().filter(|_| asks)?)
 }
 
 /// `localhost` and everything below it, which RFC 6761 keeps on the machine that asks.

@@ -6,16 +6,19 @@ use std::time::Instant;
 use mio::event::Source;
 use mio::{Interest, Registry, Token};
 
+use super::asking::{Asking, Held, Standing};
 use super::guest::GuestSide;
 use super::judge::Judge;
-use crate::Capacity;
 use crate::event::{NetEvent, Reporter};
 use crate::limit::Limiter;
+use crate::policy::Reason;
+use crate::{Capacity, Rule};
 
 /// Everything but the flows themselves.
 pub(crate) struct Core {
     pub(crate) guest: GuestSide,
     pub(crate) judge: Judge,
+    pub(crate) asking: Asking,
     pub(crate) limiter: Limiter,
     pub(crate) reporter: Reporter,
     pub(crate) capacity: Capacity,
@@ -27,6 +30,19 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn report(&mut self, event: NetEvent) {
         self.reporter.report(event, self.now);
+    }
+
+    /// Keeps something until somebody has said whether this rule is to hold.
+    ///
+    /// # Errors
+    /// It is denied, for this reason.
+    pub(crate) fn hold(&mut self, rule: Rule, held: Held) -> Result<(), Reason> {
+        match self.asking.hold(&rule, held, self.now) {
+            Standing::Waits { new: true } => self.report(NetEvent::Asked { rule }),
+            Standing::Waits { new: false } => {}
+            Standing::Denied(reason) => return Err(reason),
+        }
+        Ok(())
     }
 
     /// Watches a socket for both directions, edge-triggered.

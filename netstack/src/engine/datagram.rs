@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto};
 use slab::Slab;
 
+use super::asking::Held;
 use super::core::{Core, Kind};
 use super::guest::Unreachable;
 use super::packet::{Datagram, Packet};
@@ -158,8 +159,14 @@ impl Datagrams {
     fn open(&mut self, core: &mut Core, key: Key, packet: &Packet<'_>) -> Option<usize> {
         let address = key.remote.ip();
         let (protocol, port) = if key.echo { (Protocol::Icmp, None) } else { (Protocol::Udp, Some(key.remote.port())) };
-        let decision = core.judge.decide(protocol, address, port, core.now);
+        let mut decision = core.judge.decide(protocol, address, port, core.now);
         if !decision.allowed {
+            if let Some(rule) = decision.question {
+                match core.hold(rule, Held::Packet(packet.whole.to_vec())) {
+                    Ok(()) => return None,
+                    Err(reason) => decision.flow.decided_by = reason,
+                }
+            }
             core.report(NetEvent::Denied { flow: decision.flow, count: 1 });
             core.guest.send_unreachable(address, packet.whole, Unreachable::Prohibited);
             return None;

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
+use crate::Rule;
 use crate::config::LinkConfig;
 use crate::dns::Bindings;
 use crate::event::{Direction, Flow, Protocol};
@@ -30,6 +31,8 @@ pub(crate) struct Decision {
     pub(crate) target: IpAddr,
     pub(crate) allowed: bool,
     pub(crate) flow: Flow,
+    /// The rule that would allow it, where somebody is to be asked about that.
+    pub(crate) question: Option<Rule>,
 }
 
 impl Judge {
@@ -66,9 +69,9 @@ impl Judge {
             return true;
         }
         let address = canonical(address);
-        self.policy.default == DefaultVerdict::Public
+        (self.policy.default == DefaultVerdict::Public || self.policy.ask)
             && classify(address, self.local(now)).0 == AddressClass::Public
-            && self.judge(address, Some(port), &[], now).reason == Reason::DefaultPublic
+            && matches!(self.judge(address, Some(port), &[], now).reason, Reason::DefaultPublic | Reason::NotListed)
     }
 
     /// Whether an answer for `name` may contain this address.
@@ -92,13 +95,40 @@ impl Judge {
             (canonical(address), self.bindings.names(address, now))
         };
         let verdict = self.judge(target, port, &names, now);
+        let question = match (&verdict.reason, port) {
+            (Reason::NotListed | Reason::Special(_), Some(port)) if self.policy.ask => {
+                self.question(target, port, names.first(), gateway)
+            }
+            _ => None,
+        };
         let decisive = match &verdict.reason {
             Reason::AllowRule(rule) | Reason::DenyRule(rule) => names.iter().find(|name| rule.names(name)),
             _ => None,
         };
         let name = decisive.or(names.first()).cloned();
         let flow = Flow { direction: Direction::Outbound, protocol, address, port, name, decided_by: verdict.reason };
-        Decision { target, allowed: verdict.allowed, flow }
+        Decision { target, allowed: verdict.allowed, flow, question }
+    }
+
+    /// The rule that would open a destination that is denied for want of one; `None`: nobody is asked about such.
+    fn question(&self, target: IpAddr, port: u16, name: Option<&Name>, gateway: bool) -> Option<Rule> {
+        let class = classify(target, &self.local).0;
+        let rule = match name {
+            Some(name) if gateway || matches!(class, AddressClass::Public | AddressClass::Private) => {
+                Rule::of_name(name.clone(), Some(port))
+            }
+            None if matches!(class, AddressClass::Public | AddressClass::Private) => Rule::of_address(target, port),
+            _ => return None,
+        };
+        // One that is there and does not open it never will.
+        (!self.policy.allow.contains(&rule)).then_some(rule)
+    }
+
+    /// The rule that would let a name be resolved that is denied for want of one; `None`: nobody is asked about such.
+    pub(crate) fn name_question(&self, name: &Name) -> Option<Rule> {
+        // Names of addresses: whoever looks them up goes on without.
+        let reverse = name.as_str().ends_with(".in-addr.arpa") || name.as_str().ends_with(".ip6.arpa");
+        (self.policy.ask && !reverse).then(|| Rule::of_name(name.clone(), None))
     }
 }
 
@@ -124,6 +154,40 @@ mod tests {
             assert_eq!(decision.flow.address, IpAddr::V4(link.gateway_v4));
             assert!(!open.decide(Protocol::Tcp, link.gateway_v4.into(), Some(81), now).allowed, "{rule}");
         }
+    }
+
+    #[test]
+    fn questions_are_about_what_an_answer_could_open() {
+        let (now, link) = (Instant::now(), LinkConfig::default());
+        let mut judge = judge(DefaultVerdict::AllowList, &["named.example:443"]);
+        judge.policy.deny = vec!["192.88.1.1".parse().unwrap()];
+        let asked = |judge: &mut Judge, address: IpAddr, port: u16| -> Option<String> {
+            judge.decide(Protocol::Tcp, address, Some(port), now).question.map(|rule| rule.to_string())
+        };
+        let public = IpAddr::from([1, 1, 1, 1]);
+        assert_eq!(asked(&mut judge, public, 443), None, "nobody answers");
+        judge.policy.ask = true;
+        judge.bindings.bind(&"named.example".parse().unwrap(), [9, 9, 9, 9].into(), Duration::from_secs(60), now);
+        for (address, port, question) in [
+            (public, 443, Some("1.1.1.1:443")),
+            ([10, 0, 0, 7].into(), 22, Some("10.0.0.7:22")),
+            (link.gateway_v4.into(), 5432, Some("host.pvisor.internal:5432")),
+            ([9, 9, 9, 9].into(), 80, Some("named.example:80")),
+            ([9, 9, 9, 9].into(), 443, None),
+            ([169, 254, 169, 254].into(), 80, None),
+            ([127, 0, 0, 1].into(), 80, None),
+            ([192, 88, 1, 1].into(), 80, None),
+        ] {
+            assert_eq!(asked(&mut judge, address, port).as_deref(), question, "{address}");
+            // What would open it does.
+            if let Some(rule) = question {
+                judge.policy.allow.push(rule.parse().unwrap());
+                assert!(judge.decide(Protocol::Tcp, address, Some(port), now).allowed, "{rule}");
+            }
+        }
+        assert!(judge.decide(Protocol::Icmp, [8, 8, 8, 8].into(), None, now).question.is_none());
+        assert!(judge.is_name_service([8, 8, 8, 8].into(), 53, now), "names stay under the policy");
+        assert!(judge.name_question(&"1.1.1.1.in-addr.arpa".parse().unwrap()).is_none());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The engine: one thread that turns frames into flows and flows into frames.
 
+mod asking;
 mod core;
 mod datagram;
 mod endpoint;
@@ -21,6 +22,8 @@ use std::time::{Duration, Instant};
 use mio::net::TcpListener;
 use smoltcp::wire::IpProtocol;
 
+use self::asking::Asking;
+pub(crate) use self::asking::Held;
 pub(crate) use self::core::{Core, Kind};
 use self::datagram::{Datagrams, echo_reply};
 use self::fragments::Fragments;
@@ -35,7 +38,7 @@ use self::tcp::TcpTable;
 use crate::dns::{NameServer, ReplyTo};
 use crate::event::{EventSink, Reporter};
 use crate::limit::Limiter;
-use crate::{Binding, StackConfig};
+use crate::{Binding, Rule, StackConfig};
 
 /// Frames of the sandbox that are looked at before its flows get their turn.
 const FRAMES: usize = 256;
@@ -87,6 +90,7 @@ impl Engine {
     ) -> Self {
         let core = Core {
             judge: Judge::new(config.policy.clone(), &config.link),
+            asking: Asking::new(&config.policy.refused),
             guest: GuestSide::new(port, config.link, seed, now),
             limiter: Limiter::new(config.policy.limit, now),
             reporter: Reporter::new(sink, now),
@@ -146,6 +150,9 @@ impl Engine {
         self.core.now = now;
         self.core.guest.port.flush();
         self.core.limiter.begin_turn(self.tcp.is_throttled() || self.datagrams.is_throttled(), now);
+        for rule in self.core.asking.overdue(now) {
+            self.settle(&rule, false);
+        }
         let drained = self.take_frames();
         self.accept();
         self.names.run(&mut self.core);
@@ -180,6 +187,7 @@ impl Engine {
             self.datagrams.deadline(&self.core),
             self.names.deadline(),
             self.core.reporter.deadline(),
+            self.core.asking.deadline(),
         ];
         own.into_iter().flatten().chain(rests).min()
     }
@@ -291,6 +299,31 @@ impl Engine {
                         tracing::warn!(%error, "can't accept at a published port");
                         published.rests_until = Some(self.core.now + ACCEPT_PAUSE);
                         break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes in an answer to the question whether this rule is to hold.
+    pub(crate) fn answer(&mut self, rule: Rule, allowed: bool, now: Instant) {
+        self.core.now = now;
+        if allowed && !self.core.judge.policy.allow.contains(&rule) {
+            self.core.judge.policy.allow.push(rule.clone());
+        }
+        self.settle(&rule, allowed);
+    }
+
+    /// What waited for an answer is taken as if it came now.
+    fn settle(&mut self, rule: &Rule, allowed: bool) {
+        for held in self.core.asking.settle(rule, allowed) {
+            match held {
+                Held::Query { message, to } => self.names.query(&mut self.core, &message, to),
+                Held::Packet(bytes) => {
+                    let v4 = bytes.first().is_some_and(|first| first >> 4 == 4);
+                    let parsed = if v4 { packet::parse_v4(&bytes) } else { packet::parse_v6(&bytes) };
+                    if let Some(Parsed::Whole(packet)) = parsed {
+                        self.packet(&packet);
                     }
                 }
             }

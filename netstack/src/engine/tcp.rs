@@ -11,6 +11,7 @@ use slab::Slab;
 use smoltcp::iface::SocketSet;
 use smoltcp::socket::tcp::State;
 
+use super::asking::Held;
 use super::core::{Core, Kind};
 use super::endpoint::{Endpoint, EndpointPool};
 use super::guest::Unreachable;
@@ -152,7 +153,7 @@ impl TcpTable {
     fn open(&mut self, core: &mut Core, key: Key, packet: &Packet<'_>, segment: &Segment) {
         let (address, port) = (key.remote.ip(), key.remote.port());
         let service = core.judge.is_name_service(address, port, core.now);
-        let decision = core.judge.decide(Protocol::Tcp, address, Some(port), core.now);
+        let mut decision = core.judge.decide(Protocol::Tcp, address, Some(port), core.now);
         let full = self.flows.len() >= core.capacity.tcp;
         if full {
             let flow = Flow { decided_by: Reason::Capacity, ..decision.flow };
@@ -165,6 +166,12 @@ impl TcpTable {
             return self.establish(core, index);
         }
         if !decision.allowed {
+            if let Some(rule) = decision.question {
+                match core.hold(rule, Held::Packet(packet.whole.to_vec())) {
+                    Ok(()) => return,
+                    Err(reason) => decision.flow.decided_by = reason,
+                }
+            }
             core.report(NetEvent::Denied { flow: decision.flow, count: 1 });
             return core.guest.send_unreachable(address, packet.whole, Unreachable::Prohibited);
         }

@@ -41,6 +41,13 @@ pub struct Policy {
     /// What may not, even if allowed elsewhere.
     #[serde(default)]
     pub deny: Vec<Rule>,
+    /// Somebody answers questions ([`crate::NetEvent::Asked`]) about what no rule is about: a name, or a public or
+    /// private address or a port of the host by number. What the default or a deny rule decides is not asked for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ask: bool,
+    /// What was answered with no before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<Rule>,
     /// Bytes a second in each direction, over all flows; `None`: as fast as it goes.
     #[serde(default)]
     pub limit: Option<std::num::NonZeroU64>,
@@ -70,6 +77,8 @@ pub enum Reason {
     Capacity,
     /// A port of the sandbox that the run offers on the host.
     Published,
+    /// Whoever was asked said no, or nothing.
+    Refused,
 }
 
 impl fmt::Display for Reason {
@@ -85,6 +94,7 @@ impl fmt::Display for Reason {
             Self::BadQuery => f.write_str("kind of query that is not answered"),
             Self::Capacity => f.write_str("too many at once"),
             Self::Published => f.write_str("published port"),
+            Self::Refused => f.write_str("asked for, and not allowed"),
         }
     }
 }

@@ -74,6 +74,16 @@ pub enum RuleFault {
 }
 
 impl Rule {
+    /// The rule about a host name; without a port: about all of them.
+    pub(crate) fn of_name(name: Name, port: Option<u16>) -> Self {
+        Self { target: Target::Host(name), port }
+    }
+
+    /// The rule about one port of one address.
+    pub(crate) fn of_address(address: IpAddr, port: u16) -> Self {
+        Self { target: Target::Network(Cidr::host(address)), port: Some(port) }
+    }
+
     /// Whether the rule says something about this port; one without a port says it about all, and about ICMP.
     pub fn covers_port(&self, port: Option<u16>) -> bool {
         self.port.is_none() || self.port == port

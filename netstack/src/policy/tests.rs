@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 fn policy(default: DefaultVerdict, allow: &[&str], deny: &[&str]) -> Policy {
     let rules = |texts: &[&str]| texts.iter().map(|t| t.parse().unwrap()).collect();
-    Policy { default, allow: rules(allow), deny: rules(deny), limit: None }
+    Policy { default, allow: rules(allow), deny: rules(deny), ..Policy::default() }
 }
 
 fn names(texts: &[&str]) -> Vec<Name> {
@@ -192,7 +192,7 @@ proptest! {
         default in proptest::sample::select(vec![DefaultVerdict::Public, DefaultVerdict::AllowList]),
     ) {
         let local = LocalAddresses::default();
-        let policy = Policy { default, allow, deny, limit: None };
+        let policy = Policy { default, allow, deny, ..Policy::default() };
         let verdict = policy.judge(address, port, &bound, &local);
         // The same place in another spelling gets the same verdict.
         prop_assert_eq!(&verdict, &policy.judge(canonical(address), port, &bound, &local));

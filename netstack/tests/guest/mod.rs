@@ -40,7 +40,7 @@ pub struct LinkEnd {
 
 pub fn policy(default: DefaultVerdict, allow: &[&str], deny: &[&str]) -> Policy {
     let rules = |texts: &[&str]| texts.iter().map(|t| t.parse().unwrap()).collect();
-    Policy { default, allow: rules(allow), deny: rules(deny), limit: None }
+    Policy { default, allow: rules(allow), deny: rules(deny), ..Policy::default() }
 }
 
 /// A policy under which the guest reaches servers of the test on the host's loopback, through the gateway.

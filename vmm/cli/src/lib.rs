@@ -1,6 +1,7 @@
 //! The `pvisor` command: arguments become a run, a worker process carries it out, the record tells how it went.
 //! See `DESIGN.md` beside this crate.
 
+mod access;
 mod args;
 mod artefacts;
 mod bundle;

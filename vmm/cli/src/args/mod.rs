@@ -45,6 +45,9 @@ pub(crate) enum Command {
     Kill(RunNameArgs),
     /// Print what the guest's console said, or what the command's network did
     Logs(LogsArgs),
+    /// Remembered answers to `run --ask`
+    #[command(subcommand)]
+    Access(AccessCommand),
     /// Guest kernels and other artefacts
     #[command(subcommand)]
     Image(ImageCommand),
@@ -78,6 +81,9 @@ pub(crate) struct RunArgs {
     /// Sandbox, private home directory, few variables, no network: what an unattended agent should have
     #[arg(long)]
     pub(crate) safe: bool,
+    /// As --safe, and ask on the terminal about each new host; the answers can be remembered (see `pvisor access`)
+    #[arg(long)]
+    pub(crate) ask: bool,
     /// As --safe, and do not start unless every kind of access is known to be controlled
     #[arg(long)]
     pub(crate) strict: bool,
@@ -358,6 +364,32 @@ pub(crate) struct LogsArgs {
     pub(crate) json: bool,
 }
 
+/// `pvisor access`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum AccessCommand {
+    /// List the remembered answers
+    List(JsonArgs),
+    /// Forget remembered answers: the questions are asked again
+    Forget(ForgetArgs),
+}
+
+/// `pvisor access forget`.
+#[derive(Debug, Args)]
+pub(crate) struct ForgetArgs {
+    /// What was asked for, as `pvisor access list` shows it
+    #[arg(value_name = "NAME", required_unless_present_any = ["all", "project"])]
+    pub(crate) names: Vec<String>,
+    /// Only answers for the project in this directory
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) project: Option<PathBuf>,
+    /// All of them
+    #[arg(long, conflicts_with_all = ["names", "project"])]
+    pub(crate) all: bool,
+    /// Answer in JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// `pvisor image`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ImageCommand {
@@ -439,9 +471,11 @@ impl Command {
     pub(crate) fn json(&self) -> bool {
         match self {
             Self::Run(args) => args.json,
-            Self::List(args) | Self::Doctor(args) | Self::Image(ImageCommand::List(args) | ImageCommand::Gc(args)) => {
-                args.json
-            }
+            Self::List(args)
+            | Self::Doctor(args)
+            | Self::Access(AccessCommand::List(args))
+            | Self::Image(ImageCommand::List(args) | ImageCommand::Gc(args)) => args.json,
+            Self::Access(AccessCommand::Forget(args)) => args.json,
             Self::Status(args) => args.json,
             Self::Review(args) => args.json,
             Self::Apply(args) => args.json,

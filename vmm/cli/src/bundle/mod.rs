@@ -31,6 +31,7 @@ pub(crate) fn compose(
         observations,
         safety,
         stage,
+        answers: record.answers.clone(),
         digest: String::new(),
     };
     bundle.digest = bundle.compute_digest();

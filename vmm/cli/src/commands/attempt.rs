@@ -1,12 +1,13 @@
 //! One run on its way: what each stop of `pvisor run` does to it.
 
 use pvisor_spec::{
-    Bundle, CommandEnd, ExecutorKind, ExitCode, FilesystemMode, Interruption, Observation, Outcome, Probe, Receipt,
-    RunSpec, StageRecord, StageState, WorkerJob,
+    Bundle, CommandEnd, ExecutorKind, ExitCode, FilesystemMode, Interruption, Observation, Outcome, Probe, Question,
+    Receipt, RunSpec, StageRecord, StageState, WorkerJob,
 };
 use serde::Serialize;
 
 use super::status::{exit_code, outcome_text};
+use crate::access::Clerk;
 use crate::artefacts::{self, Boot};
 use crate::bundle::{self, without_values};
 use crate::report::{Failure, chain, count, plain, plain_path, say, say_json, span};
@@ -26,6 +27,7 @@ pub(super) struct Attempt {
     warned: bool,
     boot: Option<Boot>,
     interrupt: Option<Interrupt>,
+    clerk: Clerk,
     /// Whether a worker was given the run, and with it the stage's directory.
     handed_over: bool,
 }
@@ -57,6 +59,7 @@ impl Attempt {
     /// Opens the run's record.
     pub(super) fn begin(resolved: &Resolved, store: &Store) -> Result<Self, Failure> {
         let spec = resolved.spec().clone();
+        let clerk = Clerk::new(store.home(), spec.project.clone());
         let claim = store.begin(without_values(&spec)).map_err(|e| Failure::from(e).code(ExitCode::FAILED))?;
         Ok(Self {
             claim,
@@ -67,6 +70,7 @@ impl Attempt {
             warned: false,
             boot: None,
             interrupt: None,
+            clerk,
             handed_over: false,
         })
     }
@@ -160,7 +164,15 @@ impl Attempt {
 
     /// Stop 8: the command runs to its end.
     pub(super) fn start(&mut self, worker: &mut Worker) -> Result<CommandEnd, Interruption> {
-        match worker.until_ended(&self.spec, &mut self.receipts) {
+        let (clerk, claim) = (&mut self.clerk, &mut self.claim);
+        let mut answer = |worker: &mut Worker, question: &Question| {
+            let (answer, record) = clerk.answer(worker, question);
+            claim.record.answers.push(record);
+            // For whoever asks meanwhile, and if this process is killed.
+            let _ = claim.save();
+            answer
+        };
+        match worker.until_ended(&self.spec, &mut self.receipts, &mut answer) {
             Ending::Command(end) => {
                 self.interrupt = worker.interrupt_of_terminal(end);
                 Ok(end)

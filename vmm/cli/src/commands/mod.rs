@@ -1,5 +1,6 @@
 //! One module per command.
 
+mod access;
 mod apply;
 mod attempt;
 mod checkpoint;
@@ -45,6 +46,7 @@ pub(crate) fn dispatch(command: &Command) -> u8 {
         Command::Checkpoint(command) => checkpoint::checkpoint(command),
         Command::Fork(args) => fork::fork(args),
         Command::Discard(args) => discard::discard(args),
+        Command::Access(command) => access::access(command),
         Command::Image(command) => image::image(command),
     };
     match done {

@@ -3,13 +3,14 @@
 use std::io::{self, Write};
 
 use pvisor_spec::{
-    Bundle, CommandEnd, ExecutorKind, ExitCode, KnownBy, Level, Observation, OsBytes, Outcome, Probe, Receipt, RunId,
-    Safety, StageState, signal_name,
+    AnswerRecord, AnsweredBy, Bundle, CommandEnd, ExecutorKind, ExitCode, KnownBy, Level, Observation, OsBytes,
+    Outcome, Probe, Receipt, RunId, Safety, StageState, signal_name,
 };
 use pvisor_stage::{Review, Selection};
 use serde::Serialize;
 
 use super::surroundings;
+use crate::access::{scope_text, subject_text};
 use crate::args::StatusArgs;
 use crate::report::{Failure, ago, answer, answer_json, count, left, plain, plain_path, size, span};
 use crate::runs::{Phase, Run, now_ms};
@@ -35,6 +36,7 @@ struct Status<'a> {
     observations: Vec<Observation>,
     receipts: &'a [Receipt],
     probes: &'a [Probe],
+    answers: &'a [AnswerRecord],
     bundle_intact: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     review: Option<&'a Review>,
@@ -135,6 +137,7 @@ fn describe<'a>(run: &'a Run, review: Option<&'a Review>) -> Status<'a> {
         observations,
         receipts,
         probes: bundle.map_or(&[], |b| &b.probes),
+        answers: bundle.map_or(&record.answers, |b| &b.answers),
         review,
         bundle_intact: bundle.map(is_intact),
         trouble: run.trouble.as_deref(),
@@ -210,6 +213,20 @@ fn tell(out: &mut dyn Write, run: &Run, status: &Status<'_>) -> io::Result<()> {
     if let Some(bundle) = run.bundle.as_ref().filter(|bundle| !bundle.probes.is_empty()) {
         let held = bundle.probes.iter().filter(|probe| probe.holds).count();
         writeln!(out, "  {:18}{held} of {} held", "probes", bundle.probes.len())?;
+    }
+    if !status.answers.is_empty() {
+        writeln!(out, "\nQuestions")?;
+    }
+    for answer in status.answers {
+        let verdict = if answer.allowed { "yes" } else { "no" };
+        let why = match answer.by {
+            AnsweredBy::Person => scope_text(answer.scope),
+            AnsweredBy::Timeout => "nobody answered in time",
+            AnsweredBy::Interrupt => "the question was interrupted",
+            AnsweredBy::NoTerminal => "there was no terminal to ask on",
+            AnsweredBy::AskedEnough => "nothing more was to be asked",
+        };
+        writeln!(out, "  {verdict:4}{} ({why})", subject_text(&answer.subject))?;
     }
     Ok(())
 }

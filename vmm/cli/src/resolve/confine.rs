@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use pvisor_spec::{
-    Confinement, Dimension, EnvironmentMode, ExitCode, FilesystemMode, HomeView, HostMount, Need, Resources,
+    Confinement, Dimension, EnvironmentMode, ExecutorKind, ExecutorRequest, ExitCode, FilesystemMode, HomeView,
+    HostMount, Need, Resources,
 };
 
 use super::{Ambient, network};
@@ -24,6 +25,8 @@ pub(crate) enum ConfineError {
     Mount { path: PathBuf, source: std::io::Error },
     #[error("{what} is not in this version")]
     Unsupported { what: &'static str },
+    #[error("--ask is in this version for commands on the host alone")]
+    AskElsewhere,
     #[error("{what} needs a sandbox")]
     NoSandbox { what: &'static str },
     #[error("~ stands for the home directory, and there is none")]
@@ -40,6 +43,9 @@ impl From<ConfineError> for Failure {
             ConfineError::Unsupported { .. } => {
                 Self::new("unsupported", message).hint("use read or write, and deny").code(ExitCode::UNSUPPORTED)
             }
+            ConfineError::AskElsewhere => {
+                Self::new("unsupported", message).hint("use --executor host").code(ExitCode::UNSUPPORTED)
+            }
             ConfineError::NoSandbox { .. } => {
                 Self::new("no_sandbox", message).hint("add --filesystem sandbox or --safe").code(ExitCode::USAGE)
             }
@@ -50,7 +56,21 @@ impl From<ConfineError> for Failure {
 
 /// Whether the arguments ask for a preset.
 pub(super) fn preset(args: &RunArgs) -> bool {
-    args.safe || args.strict
+    args.safe || args.strict || args.ask
+}
+
+/// The executor of a run: one that asks the person runs on the host.
+///
+/// # Errors
+/// Another one was named.
+pub(super) fn asking(args: &RunArgs, requested: ExecutorRequest) -> Result<ExecutorRequest, ConfineError> {
+    let host = ExecutorRequest::Only(ExecutorKind::Host);
+    match requested {
+        _ if !args.ask => Ok(requested),
+        ExecutorRequest::Auto => Ok(host),
+        named if named == host => Ok(host),
+        ExecutorRequest::Only(_) => Err(ConfineError::AskElsewhere),
+    }
 }
 
 /// What of the host's filesystem is shown.
@@ -78,7 +98,7 @@ pub(super) fn needs(args: &RunArgs) -> Vec<(Dimension, Need)> {
     if network::is_confined(args) {
         needs.push((Dimension::Network, Need::Required));
     }
-    if args.safe {
+    if args.safe || args.ask {
         let rest = [Dimension::Subprocess, Dimension::Resources, Dimension::Secrets, Dimension::Devices];
         // What comes first counts.
         needs.extend(rest.map(|d| (d, Need::Preferred)));

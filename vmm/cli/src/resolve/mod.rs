@@ -18,6 +18,7 @@ pub(crate) use confine::ConfineError;
 pub(crate) use place::PlaceError;
 use pvisor_host_exec::EgressError;
 
+use crate::access::{Memory, MemoryError};
 use crate::args::{DurabilityArg, EnvPair, ExecutorArg, RunArgs, TtyArg};
 use crate::report::{Failure, chain};
 
@@ -35,6 +36,8 @@ pub(crate) enum ResolveError {
     Network(#[from] EgressError),
     #[error(transparent)]
     Confine(#[from] ConfineError),
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
 }
 
 impl From<ResolveError> for Failure {
@@ -48,6 +51,7 @@ impl From<ResolveError> for Failure {
                 .hint("a destination is NAME, *.SUFFIX, ADDRESS or RANGE, each with :PORT or without")
                 .code(pvisor_spec::ExitCode::USAGE),
             ResolveError::Confine(confine) => confine.into(),
+            ResolveError::Memory(memory) => Self::from(memory).code(pvisor_spec::ExitCode::FAILED),
         }
     }
 }
@@ -72,7 +76,7 @@ pub(crate) fn resolve(args: &RunArgs, config: &Config, ambient: &Ambient) -> Res
     }
     let id = RunId::new();
     let executor = if args.executor == ExecutorArg::Auto { config.executor } else { args.executor };
-    let requested = request(executor);
+    let requested = confine::asking(args, request(executor))?;
     let project = place::project(args.project.as_deref(), ambient)?;
     let cwd = place::cwd(args.cwd.as_deref(), &project, ambient)?;
     // Under `auto` as well as in a VM the project is never written.
@@ -90,6 +94,12 @@ pub(crate) fn resolve(args: &RunArgs, config: &Config, ambient: &Ambient) -> Res
     let passed = args.pass_env.iter().map(|name| EnvPair { name: name.clone(), value: None });
     let named: Vec<EnvPair> = passed.chain(args.env.iter().cloned()).collect();
     let named = environment::named(&named, ambient);
+    let project = OsBytes::from(project);
+    // What was said no to is no rule of a run that does not ask.
+    let remembered = match args.ask {
+        true => Memory::at(&ambient.run_home).of_project(&project)?,
+        false => Vec::new(),
+    };
     let spec = RunSpec {
         id,
         command: CommandSpec {
@@ -104,11 +114,11 @@ pub(crate) fn resolve(args: &RunArgs, config: &Config, ambient: &Ambient) -> Res
         },
         requested,
         executor: None,
-        project: project.into(),
+        project,
         stage: stage.map(|dir| StageSpec { dir: dir.into(), durability, max_bytes }),
         filesystem: confine::filesystem(args),
         confinement: confine::confinement(args, ambient)?,
-        network: network::network(args)?,
+        network: network::network(args, &remembered)?,
         resources: Resources {
             cpus: args.cpus.or(config.cpus),
             memory_mib: args.memory.or(config.memory).map(|m| m.0),

@@ -1,29 +1,41 @@
 //! The command's network, from what was asked for.
 
 use pvisor_host_exec::{EgressError, check_egress};
-use pvisor_spec::{EgressDefault, EgressSpec, ExecutorKind, NetworkMode, PublishSpec};
+use pvisor_spec::{EgressDefault, EgressSpec, ExecutorKind, NetworkMode, PublishSpec, Subject};
 
 use super::confine;
+use crate::access::Remembered;
 use crate::args::RunArgs;
 
 /// Word for all public addresses among the destinations that are allowed.
 const PUBLIC: &str = "public";
 
-/// The network that the arguments ask for: under a preset nothing but what is named.
+/// The network that the arguments ask for: under a preset nothing but what is named, and what `remembered` answers
+/// opened where the person is asked.
 ///
 /// # Errors
 /// A destination that is none.
-pub(super) fn network(args: &RunArgs) -> Result<NetworkMode, EgressError> {
-    if args.overlaynet_deny_all || !names_policy(args) {
+pub(super) fn network(args: &RunArgs, remembered: &[Remembered]) -> Result<NetworkMode, EgressError> {
+    if args.overlaynet_deny_all || !(names_policy(args) || args.ask) {
         return Ok(if is_confined(args) { NetworkMode::DenyAll } else { NetworkMode::Host });
     }
-    let public = args.overlaynet_allow.is_empty() || args.overlaynet_allow.iter().any(|text| text == PUBLIC);
+    let public =
+        args.overlaynet_allow.is_empty() && !args.ask || args.overlaynet_allow.iter().any(|text| text == PUBLIC);
+    let answered = |allowed: bool| {
+        remembered.iter().filter(move |answer| answer.allowed == allowed).filter_map(|answer| match &answer.subject {
+            Subject::Host(rule) => Some(rule.clone()),
+            Subject::Path(_) => None,
+        })
+    };
+    let named = args.overlaynet_allow.iter().filter(|text| *text != PUBLIC).cloned();
     let egress = EgressSpec {
         default: if public { EgressDefault::Public } else { EgressDefault::Nothing },
-        allow: args.overlaynet_allow.iter().filter(|text| *text != PUBLIC).cloned().collect(),
+        allow: named.chain(answered(true)).collect(),
         deny: args.overlaynet_deny.clone(),
         limit: args.overlaynet_limit.map(|rate| rate.0),
         publish: args.publish.iter().map(|p| PublishSpec { host: p.host, port: p.port }).collect(),
+        ask: args.ask,
+        refused: answered(false).collect(),
     };
     check_egress(&egress)?;
     Ok(NetworkMode::Egress(egress))

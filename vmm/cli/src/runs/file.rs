@@ -14,7 +14,7 @@ const MAX_BYTES: u64 = 32 << 20;
 
 /// How well a document survives a power cut; whoever reads it meanwhile sees the old one or the new one in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sync {
+pub(crate) enum Sync {
     /// It may be lost or empty.
     None,
     /// Its content is whole; its name may still be missing.
@@ -24,7 +24,7 @@ pub(super) enum Sync {
 }
 
 /// Replaces the file. Mode 0600.
-pub(super) fn write_json(path: &Path, value: &impl Serialize, sync: Sync) -> Result<(), StoreError> {
+pub(crate) fn write_json(path: &Path, value: &impl Serialize, sync: Sync) -> Result<(), StoreError> {
     let fail = |source| StoreError::Write { path: path.to_owned(), source };
     let dir = path.parent().ok_or_else(|| fail(io::Error::other("it has no parent directory")))?;
     let mut json = serde_json::to_vec_pretty(value).map_err(|e| fail(e.into()))?;

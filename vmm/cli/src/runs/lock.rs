@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 /// Whether the lock could be had.
 #[derive(Debug)]
-pub(super) enum Attempt {
+pub(crate) enum Attempt {
     /// It is ours until the file is closed.
     Held(File),
     /// Someone else holds it.
@@ -24,7 +24,7 @@ pub(super) fn try_exclusive(path: &Path) -> io::Result<Attempt> {
 }
 
 /// As [`try_exclusive`], again and again for a while: other readers hold it for moments only.
-pub(super) fn exclusive_within(path: &Path, patience: Duration) -> io::Result<Attempt> {
+pub(crate) fn exclusive_within(path: &Path, patience: Duration) -> io::Result<Attempt> {
     let deadline = Instant::now() + patience;
     loop {
         match try_exclusive(path)? {

@@ -9,7 +9,7 @@
 //! | `stage/` | the stage, where no other place was named |
 //! | `console.log` | what the guest's console said |
 //!
-//! Beside the runs, `originals/` has an empty file for each run whose apply keeps what it replaced, with the time until
+//! Beside the runs, `access.json` has the remembered answers, and `originals/` has an empty file for each run whose apply keeps what it replaced, with the time until
 //! when in its name.
 //!
 //! A run whose lock is free but whose record says that it goes on has lost its supervisor. Whoever reads the store
@@ -29,7 +29,9 @@ mod store;
 
 pub(crate) use claim::Claim;
 pub(crate) use error::StoreError;
+pub(crate) use file::{Sync, write_json};
 pub(crate) use home::run_home;
+pub(crate) use lock::{Attempt as LockAttempt, exclusive_within};
 pub(crate) use process::ProcessRef;
 pub(crate) use record::{Phase, RunRecord};
 pub(crate) use store::{Entry, Run, Store};

@@ -1,6 +1,6 @@
 //! `run.json`: what a run is and how far it came.
 
-use pvisor_spec::{Receipt, RunId, RunSpec, StageRecord};
+use pvisor_spec::{AnswerRecord, Receipt, RunId, RunSpec, StageRecord};
 use serde::{Deserialize, Serialize};
 
 use super::ProcessRef;
@@ -42,6 +42,9 @@ pub(crate) struct RunRecord {
     /// Controls that were installed before the command started.
     #[serde(default)]
     pub(crate) receipts: Vec<Receipt>,
+    /// What the person was asked, and the answers.
+    #[serde(default)]
+    pub(crate) answers: Vec<AnswerRecord>,
     /// The stage, where it could not be sealed at the end of the run and was sealed afterwards.
     #[serde(default)]
     pub(crate) sealed_later: Option<StageRecord>,
@@ -74,6 +77,7 @@ impl RunRecord {
             supervisor: ProcessRef::own(),
             worker: None,
             receipts: Vec::new(),
+            answers: Vec::new(),
             sealed_later: None,
             applied_ms: None,
             forked_from: None,

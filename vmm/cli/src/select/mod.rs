@@ -1,5 +1,7 @@
 //! Choosing the executor: what was asked for, what this machine can, and never less than was asked for.
 
+use std::os::fd::OwnedFd;
+
 use pvisor_host_exec::HostExecutor;
 use pvisor_spec::{Executor, ExecutorKind, ExecutorRequest, GuestRoot, Interruption, Refusal, RunSpec};
 use pvisor_vmm::KrunExecutor;
@@ -15,13 +17,17 @@ pub(crate) struct Selection {
     pub(crate) fell_back: bool,
 }
 
-/// The executor of that kind, to probe or to work with.
+/// The executor of that kind, to probe or to work with. `answers`: where answers to its questions come from.
 ///
 /// # Errors
 /// This version has none.
-pub(crate) fn executor(kind: ExecutorKind, force_slow_kvm: bool) -> Result<Box<dyn Executor>, Refusal> {
+pub(crate) fn executor(
+    kind: ExecutorKind,
+    force_slow_kvm: bool,
+    answers: Option<OwnedFd>,
+) -> Result<Box<dyn Executor>, Refusal> {
     match kind {
-        ExecutorKind::Host => Ok(Box::new(HostExecutor)),
+        ExecutorKind::Host => Ok(Box::new(answers.map_or_else(HostExecutor::default, HostExecutor::answered_from))),
         ExecutorKind::Krun => Ok(Box::new(KrunExecutor::new(force_slow_kvm))),
         ExecutorKind::Oci => Err(Refusal {
             reason: "it is not in this version".to_owned(),
@@ -38,7 +44,7 @@ pub(crate) fn select(spec: &RunSpec) -> Result<Selection, Interruption> {
     let probe = |kind| match kind {
         // What it probes is the mount of a stage.
         ExecutorKind::Host if spec.stage.is_none() => Ok(()),
-        kind => executor(kind, spec.force_slow_kvm)?.probe(),
+        kind => executor(kind, spec.force_slow_kvm, None)?.probe(),
     };
     let selection = choose(spec.requested, probe)?;
     match lacking(selection.kind, spec) {

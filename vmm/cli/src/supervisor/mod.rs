@@ -5,12 +5,14 @@
 
 mod check;
 mod events;
+mod question;
 mod signals;
 mod spawn;
 mod watch;
 
 pub(crate) use check::check;
 pub(crate) use events::MAX_LINE;
+pub(crate) use question::Prompt;
 pub(crate) use signals::Interrupt;
 pub(crate) use spawn::Worker;
 pub(crate) use watch::{EarlyEnd, Ending, WORKER_LOST};

@@ -1,5 +1,6 @@
 //! Starting the worker: this program again, in a process of its own.
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
@@ -10,6 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::FdFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitStatus, pidfd_open, pidfd_send_signal};
+use serde::Serialize;
 
 use super::events::EventPipe;
 use super::signals::Signals;
@@ -47,7 +49,8 @@ pub(crate) struct Worker {
     pub(super) interrupted_by: Option<Interrupter>,
     /// How it ended, once it was reaped.
     pub(super) status: Option<WaitStatus>,
-    job: Option<OwnedFd>,
+    /// The job goes down first, then answers to the worker's questions.
+    job: File,
 }
 
 impl Worker {
@@ -93,7 +96,7 @@ impl Worker {
             interrupts: 0,
             interrupted_by: None,
             status: None,
-            job: Some(job),
+            job: job.into(),
         })
     }
 
@@ -102,11 +105,14 @@ impl Worker {
     /// # Errors
     /// The worker is gone already.
     pub(crate) fn wire(&mut self, job: &WorkerJob) -> Result<(), SpawnError> {
-        let json = serde_json::to_vec(job).map_err(|e| SpawnError::Job(e.into()))?;
-        match self.job.take() {
-            Some(pipe) => std::fs::File::from(pipe).write_all(&json).map_err(SpawnError::Job),
-            None => Err(SpawnError::Job(io::Error::other("it has been given already"))),
-        }
+        self.send(job).map_err(SpawnError::Job)
+    }
+
+    /// Sends a document down the pipe, on a line of its own.
+    pub(super) fn send(&mut self, document: &impl Serialize) -> io::Result<()> {
+        let mut line = serde_json::to_vec(document)?;
+        line.push(b'\n');
+        self.job.write_all(&line)
     }
 
     /// The worker as the record names it.

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal as Number;
-use pvisor_spec::{CommandEnd, Interruption, Probe, Receipt, RunSpec, WorkerEvent, WorkerFailure, signal_name};
+use pvisor_spec::{
+    Answer, CommandEnd, Interruption, Probe, Question, Receipt, RunSpec, WorkerEvent, WorkerFailure, signal_name,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitOptions, WaitStatus, pidfd_send_signal, waitpid};
@@ -87,6 +89,9 @@ impl Worker {
                 Next::Event(WorkerEvent::Installed(_) | WorkerEvent::Probed(_)) => {
                     break self.give_up("the worker claimed too many controls");
                 }
+                Next::Event(WorkerEvent::Asked(_)) => {
+                    break self.give_up("the worker asked before the command ran");
+                }
                 Next::Gone(status) => break Ending::Broken(lost(status)),
                 Next::Overdue => {}
                 Next::Broken(why) => break self.give_up(&why),
@@ -95,13 +100,24 @@ impl Worker {
         Err(EarlyEnd { ending, receipts, probes })
     }
 
-    /// Waits until the worker is gone. Further receipts are added to `receipts`.
-    pub(crate) fn until_ended(&mut self, spec: &RunSpec, receipts: &mut Vec<Receipt>) -> Ending {
+    /// Waits until the worker is gone. Further receipts are added to `receipts`; questions get their answers from
+    /// `answer`.
+    pub(crate) fn until_ended(
+        &mut self,
+        spec: &RunSpec,
+        receipts: &mut Vec<Receipt>,
+        answer: &mut dyn FnMut(&mut Self, &Question) -> Answer,
+    ) -> Ending {
         let limit = spec.timeout_ms.map(|ms| Duration::from_millis(ms.saturating_add(spec.grace_ms)));
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit.saturating_add(LENIENCE)));
         loop {
             match self.next(deadline) {
                 Next::Event(WorkerEvent::Installed(receipt)) if receipts.len() < MAX_RECEIPTS => receipts.push(receipt),
+                Next::Event(WorkerEvent::Asked(question)) => {
+                    let answer = answer(self, &question);
+                    // A worker that is gone needs none.
+                    let _ = self.send(&answer);
+                }
                 Next::Event(WorkerEvent::Installed(_) | WorkerEvent::Probed(_) | WorkerEvent::Started { .. }) => {
                     return self.give_up("the worker contradicted itself");
                 }
@@ -129,6 +145,8 @@ impl Worker {
                 Next::Gone(_) => return Ending::Command(end),
                 Next::Event(WorkerEvent::Installed(receipt)) if receipts.len() < MAX_RECEIPTS => receipts.push(receipt),
                 Next::Event(WorkerEvent::Failed(failure)) => return self.failed(failure),
+                // Nobody waits for that answer any more.
+                Next::Event(WorkerEvent::Asked(_)) => {}
                 // The end is told once or twice, by the executor and by the worker's own last word.
                 Next::Event(WorkerEvent::Ended(again)) if again == end => {}
                 Next::Event(_) => return self.give_up("the worker contradicted itself"),
@@ -244,7 +262,7 @@ impl Worker {
     }
 
     /// Passes a signal on, unless the terminal has sent it to the worker as well.
-    fn pass_on(&mut self, arrived: Arrived) {
+    pub(super) fn pass_on(&mut self, arrived: Arrived) {
         if arrived.signal == Number::SIGINT {
             self.interrupts += 1;
             if self.interrupts >= INTERRUPTS {

@@ -1,7 +1,8 @@
 //! The worker: this program in a process of its own, which carries out one run and nothing else.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead as _, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::sys::signal::{SigSet, Signal as NamedSignal};
@@ -48,14 +49,14 @@ pub(crate) fn work(args: &WorkerArgs) -> u8 {
     };
     let events = Arc::new(Mutex::new(events));
     let last_word = match read_job(job) {
-        Ok(job) => carry_out(job, &events),
+        Ok((job, answers)) => carry_out(job, answers, &events),
         Err(e) => WorkerEvent::Failed(internal(chain(&e))),
     };
     report(&events, &last_word);
     pvisor_spec::ExitCode::OK
 }
 
-fn carry_out(job: WorkerJob, events: &Arc<Mutex<File>>) -> WorkerEvent {
+fn carry_out(job: WorkerJob, answers: OwnedFd, events: &Arc<Mutex<File>>) -> WorkerEvent {
     let Some(kind) = job.spec.executor else {
         return WorkerEvent::Failed(internal("no executor was selected".to_owned()));
     };
@@ -65,7 +66,7 @@ fn carry_out(job: WorkerJob, events: &Arc<Mutex<File>>) -> WorkerEvent {
         // The guest's memory must not be read by other processes of the same user.
         return WorkerEvent::Failed(internal(format!("can't hide the worker's memory: {e}")));
     }
-    let executor = match select::executor(kind, job.spec.force_slow_kvm) {
+    let executor = match select::executor(kind, job.spec.force_slow_kvm, Some(answers)) {
         Ok(executor) => executor,
         Err(refusal) => {
             let kind = "executor".to_owned();
@@ -142,13 +143,17 @@ fn closed_on_exec(info: &str) -> bool {
     flags & rustix::fs::OFlags::CLOEXEC.bits() != 0
 }
 
-fn read_job(pipe: File) -> Result<WorkerJob, JobError> {
+/// The job: the first line. Answers come after questions, so nothing of them can be there yet; they are read from what
+/// this returns.
+fn read_job(pipe: File) -> Result<(WorkerJob, OwnedFd), JobError> {
     let mut json = Vec::new();
-    pipe.take(MAX_JOB + 1).read_to_end(&mut json).map_err(JobError::Read)?;
+    let mut lines = BufReader::new(pipe).take(MAX_JOB + 1);
+    lines.read_until(b'\n', &mut json).map_err(JobError::Read)?;
     if json.len() as u64 > MAX_JOB {
         return Err(JobError::TooLong);
     }
-    serde_json::from_slice(&json).map_err(JobError::Malformed)
+    let job = serde_json::from_slice(&json).map_err(JobError::Malformed)?;
+    Ok((job, lines.into_inner().into_inner().into()))
 }
 
 #[cfg(test)]

@@ -1,24 +1,23 @@
 //! A command's network: from the policy as it is asked for to one that runs.
 
-mod log;
-
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use pvisor_netstack::{
-    DefaultVerdict, Handle, Link, LinkConfig, NetStack, ParseRuleError, Policy, Publish, Rule, StackConfig, StartError,
-    Tap, raise_descriptor_limit,
+    Answerer, DefaultVerdict, EventSink, Handle, Link, LinkConfig, NetEvent, NetStack, ParseRuleError, Policy, Publish,
+    Rule, StackConfig, StartError, Tap, raise_descriptor_limit,
 };
-use pvisor_spec::{Control, Dimension, EgressDefault, EgressSpec, KnownBy, Level, PublishSpec, Receipt, WorkerFailure};
+use pvisor_spec::{
+    Control, Dimension, EgressDefault, EgressSpec, KnownBy, Level, PublishSpec, Receipt, Subject, WorkerFailure,
+};
 
+use crate::ask::Desk;
 use crate::failure::failure_from;
+use crate::log::EventLog;
 use crate::plan::EgressPlan;
-
-use log::FlowLog;
-pub use log::{FLOW_LOG, FlowLine};
 
 /// Name of the file that names the resolver, in the run's directory.
 pub(crate) const RESOLVER: &str = "resolv.conf";
@@ -41,6 +40,11 @@ pub fn check_egress(egress: &EgressSpec) -> Result<(), EgressError> {
     stack_config(egress, LinkConfig::default()).map(drop)
 }
 
+/// Whether a text is a destination that a network policy can name.
+pub fn is_destination(text: &str) -> bool {
+    text.parse::<Rule>().is_ok()
+}
+
 fn stack_config(egress: &EgressSpec, link: LinkConfig) -> Result<StackConfig, EgressError> {
     let rules = |option: &'static str, texts: &[String]| -> Result<Vec<Rule>, EgressError> {
         let parse =
@@ -56,6 +60,8 @@ fn stack_config(egress: &EgressSpec, link: LinkConfig) -> Result<StackConfig, Eg
         allow: rules("--overlaynet-allow", &egress.allow)?,
         deny: rules("--overlaynet-deny", &egress.deny)?,
         limit: egress.limit,
+        ask: egress.ask,
+        refused: rules("a remembered answer", &egress.refused)?,
     };
     Ok(StackConfig {
         policy,
@@ -69,19 +75,37 @@ fn stack_config(egress: &EgressSpec, link: LinkConfig) -> Result<StackConfig, Eg
 ///
 /// # Errors
 /// What the system says.
-pub(crate) fn write_resolver(link: &LinkConfig, run_dir: &Path) -> io::Result<()> {
-    let text = format!("nameserver {}\nnameserver {}\n", link.gateway_v4, link.gateway_v6);
+pub(crate) fn write_resolver(way_out: &EgressPlan, run_dir: &Path) -> io::Result<()> {
+    let link = &way_out.link;
+    let mut text = format!("nameserver {}\nnameserver {}\n", link.gateway_v4, link.gateway_v6);
+    if way_out.policy.ask {
+        // A person takes longer than a name server.
+        text.push_str("options timeout:30\n");
+    }
     let file = run_dir.join(RESOLVER);
     std::fs::write(&file, text)?;
     // The command may be another user.
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644))
 }
 
-fn prepare(spec: &EgressSpec, link: LinkConfig, run_dir: &Path) -> Result<(StackConfig, Arc<FlowLog>), WorkerFailure> {
+fn prepare(spec: &EgressSpec, link: LinkConfig) -> Result<StackConfig, WorkerFailure> {
     let config = stack_config(spec, link).map_err(|e| failure_from("network", &e, "correct the rule"))?;
-    let internal = |e: io::Error| failure_from("network", &e, "");
-    raise_descriptor_limit().map_err(internal)?;
-    Ok((config, FlowLog::create(run_dir).map_err(internal)?))
+    raise_descriptor_limit().map_err(|e| failure_from("network", &e, ""))?;
+    Ok(config)
+}
+
+/// What becomes of a network's events: its questions go to the desk, everything else is logged.
+fn sink(log: &Arc<EventLog>, desk: Option<(Arc<Desk>, Arc<OnceLock<Answerer>>)>) -> EventSink {
+    let log = Arc::clone(log);
+    Arc::new(move |event| match (event, &desk) {
+        (NetEvent::Asked { rule }, Some((desk, answerer))) => {
+            let (subject, answerer) = (Subject::Host(rule.to_string()), Arc::clone(answerer));
+            // Where nobody answers, what waits in the network is denied after its time.
+            let tell = move |allowed| answerer.get().into_iter().for_each(|a| a.answer(rule.clone(), allowed));
+            desk.ask(subject, Box::new(tell));
+        }
+        (event, _) => log.write(event),
+    })
 }
 
 fn not_started(error: &StartError) -> WorkerFailure {
@@ -98,7 +122,7 @@ pub struct Egress {
     spec: EgressSpec,
     link: LinkConfig,
     handle: Handle,
-    log: Arc<FlowLog>,
+    log: Arc<EventLog>,
 }
 
 impl Egress {
@@ -109,21 +133,32 @@ impl Egress {
     pub fn start(spec: &EgressSpec, run_dir: &Path) -> Result<(Link, Self), WorkerFailure> {
         // Its receive buffers hold a standard frame.
         let link = LinkConfig { mtu: LinkConfig::VIRTIO_MTU, ..LinkConfig::default() };
-        let (config, log) = prepare(spec, link.clone(), run_dir)?;
-        let (end, handle) = NetStack::start(config, log.sink()).map_err(|e| not_started(&e))?;
+        let config = prepare(spec, link.clone())?;
+        let log = EventLog::create(run_dir).map_err(|e| failure_from("network", &e, ""))?;
+        let (end, handle) = NetStack::start(config, sink(&log, None)).map_err(|e| not_started(&e))?;
         Ok((end, Self { spec: spec.clone(), link, handle, log }))
     }
 
-    /// Starts the network of a network namespace, whose frames come and go through its TAP device.
+    /// Starts the network of a network namespace, whose frames come and go through its TAP device. Its questions go
+    /// to the desk.
     ///
     /// # Errors
     /// As [`Egress::start`].
-    pub(crate) fn start_on_tap(way_out: &EgressPlan, run_dir: &Path, device: OwnedFd) -> Result<Self, WorkerFailure> {
+    pub(crate) fn start_on_tap(
+        way_out: &EgressPlan,
+        device: OwnedFd,
+        log: &Arc<EventLog>,
+        desk: Option<&Arc<Desk>>,
+    ) -> Result<Self, WorkerFailure> {
         let EgressPlan { policy, link, .. } = way_out;
-        let (config, log) = prepare(policy, link.clone(), run_dir)?;
+        let config = prepare(policy, link.clone())?;
         let tap = Tap::from_fd(device).map_err(|e| failure_from("network", &e, ""))?;
-        let handle = NetStack::start_on_tap(config, tap, log.sink()).map_err(|e| not_started(&e))?;
-        Ok(Self { spec: policy.clone(), link: link.clone(), handle, log })
+        let answerer = Arc::new(OnceLock::new());
+        let sink = sink(log, desk.map(|desk| (Arc::clone(desk), Arc::clone(&answerer))));
+        let handle = NetStack::start_on_tap(config, tap, sink).map_err(|e| not_started(&e))?;
+        // Nothing can be asked before the command runs.
+        let _ = answerer.set(handle.answerer());
+        Ok(Self { spec: policy.clone(), link: link.clone(), handle, log: Arc::clone(log) })
     }
 
     /// What the command's side of the link is configured with.
@@ -142,6 +177,9 @@ impl Egress {
             detail.push_str(&format!("{rule}, "));
         }
         detail.push_str(default);
+        if self.spec.ask {
+            detail.push_str(", and what the person says yes to");
+        }
         if !self.spec.deny.is_empty() {
             detail.push_str(&format!("; denied: {}", self.spec.deny.join(", ")));
         }

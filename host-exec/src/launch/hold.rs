@@ -1,0 +1,59 @@
+//! Holding the command while the person is asked: nothing of it runs, so nothing of it can write to the terminal, read
+//! from it, or take it.
+//!
+//! For process 1 of a process namespace only: there a signal to all reaches all, even what has left the command's group
+//! and session, and nothing else.
+
+use std::collections::HashSet;
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// How long it may take for processes to stop: those that wait for a disk do it later, but can't do anything before.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// What is held.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// Processes that were stopped already, and stay so.
+    stopped: HashSet<i32>,
+}
+
+impl Held {
+    /// Stops every process of this namespace but this one.
+    pub(super) fn hold() -> Self {
+        let stopped = processes().filter(|(_, state)| *state == 'T').map(|(pid, _)| pid).collect();
+        signal(-1, libc::SIGSTOP);
+        let deadline = Instant::now() + PATIENCE;
+        while processes().any(|(_, state)| matches!(state, 'R' | 'S')) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Self { stopped }
+    }
+
+    /// Lets them go on.
+    pub(super) fn release(self) {
+        if self.stopped.is_empty() {
+            return signal(-1, libc::SIGCONT);
+        }
+        for (pid, _) in processes().filter(|(pid, _)| !self.stopped.contains(pid)) {
+            signal(pid, libc::SIGCONT);
+        }
+    }
+}
+
+/// Every process but this one, and its state as the kernel writes it.
+fn processes() -> impl Iterator<Item = (i32, char)> {
+    let own = std::process::id().cast_signed();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(move |entry| {
+        let pid: i32 = entry.file_name().to_str()?.parse().ok().filter(|pid| *pid != own)?;
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        // The name before it can have anything in it.
+        Some((pid, stat.rsplit_once(')')?.1.trim_start().chars().next()?))
+    })
+}
+
+fn signal(pid: i32, signal: i32) {
+    // SAFETY: kill reads its arguments only.
+    unsafe { libc::kill(pid, signal) };
+}
