@@ -174,6 +174,17 @@ emulate() {
     emulator=$!
 }
 
+# is_up: waits until the machine runs its first script, which takes ten seconds; fails where that is not to come any more.
+is_up() {
+    local second
+    for ((second = 0; second < 240; second++)); do
+        [ ! -e "$shared/started" ] || return 0
+        kill -0 "$emulator" 2>/dev/null || return 0
+        sleep 1
+    done
+    return 1
+}
+
 # finish: ends what still runs, keeps or removes the shared folder; runs whatever ends this script.
 finish() {
     local status=$?
@@ -196,6 +207,11 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 describe "$@"
 emulate
+if ! is_up; then
+    say 'the machine did not come up, once more'
+    kill "$emulator" 2>/dev/null && wait "$emulator" 2>/dev/null || true
+    emulate
+fi
 ended=0
 wait "$emulator" || ended=$?
 emulator=''
