@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
-use super::layout::PROC_FROZEN;
+use super::layout::{PROC_FROZEN, SYSTEM};
 use super::{Access, Sandbox, SetupOp};
 use crate::launch::Served;
 use crate::launch::namespaces::last_errno;
@@ -70,7 +70,7 @@ fn freeze(place: BorrowedFd<'_>) -> Result<(), Errno> {
 
 fn take_hold(op: &SetupOp) -> Result<Option<OwnedFd>, Errno> {
     let SetupOp::Bind { from, access, .. } = op else { return Ok(None) };
-    let tree = copy_tree(CWD, from)?;
+    let tree = copy_tree(source(from, *access)?.as_fd(), Path::new(""))?;
     let attributes = match access {
         Access::Read => libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV,
         Access::Write => libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV,
@@ -78,6 +78,14 @@ fn take_hold(op: &SetupOp) -> Result<Option<OwnedFd>, Errno> {
     };
     set_attributes(tree.as_fd(), attributes, true)?;
     Ok(Some(tree))
+}
+
+/// What is to be bound. A path that the person named was looked at before: a link that has come into it since leads
+/// somewhere else.
+fn source(from: &Path, access: Access) -> Result<OwnedFd, Errno> {
+    let of_system = access == Access::Device || SYSTEM.iter().any(|place| Path::new(place) == from);
+    let links = if of_system { ResolveFlags::empty() } else { ResolveFlags::NO_SYMLINKS };
+    rustix::fs::openat2(CWD, from, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), links)
 }
 
 fn copy_tree(dir: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
@@ -266,4 +274,24 @@ fn by_descriptor(place: &OwnedFd) -> PathBuf {
 
 fn is_directory(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode) == FileType::Directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_has_become_a_link_is_not_bound() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        std::fs::create_dir_all(top.join("real/inner")).unwrap();
+        std::os::unix::fs::symlink("real", top.join("link")).unwrap();
+        assert!(source(&top.join("real/inner"), Access::Write).is_ok());
+        for link in ["link", "link/inner"] {
+            for access in [Access::Read, Access::Write] {
+                assert_eq!(source(&top.join(link), access).err(), Some(Errno::LOOP), "{link}");
+            }
+        }
+        assert!(source(Path::new("/dev/null"), Access::Device).is_ok());
+    }
 }

@@ -11,7 +11,7 @@ use crate::failure::failure;
 use crate::launch::Served;
 
 /// The system, read-only; symbolic links stay such.
-const SYSTEM: [&str; 16] = [
+pub(super) const SYSTEM: [&str; 16] = [
     "/usr",
     "/bin",
     "/sbin",
