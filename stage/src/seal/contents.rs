@@ -1,8 +1,11 @@
-//! Contents in upper: dropping those that nothing needs, hashing and syncing the others.
+//! Contents in upper: dropping those that nothing needs, hashing the others; bringing all of the stage to disk.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 
 use super::{SealError, Sealer, crew};
 use crate::Errno;
@@ -47,40 +50,48 @@ impl Sealer<'_> {
         Ok(())
     }
 
-    /// Hashes and syncs everything; what the seal is to say.
-    pub(super) fn settle(self) -> Result<SealBody, SealError> {
+    /// Hashes everything; what the seal is to say.
+    pub(super) fn settle(&self) -> Result<SealBody, SealError> {
         let ids: Vec<NodeId> = self.needed()?.into_keys().collect();
-        let each = ids.len() < SYNC_EACH;
-        let results = crew::each(&ids, |id| self.content(*id, each));
+        let results = crew::each(&ids, |id| self.content(*id));
         let mut contents = Vec::with_capacity(ids.len());
         for (id, result) in ids.iter().zip(results) {
-            contents.push(result.map_err(SealError::io(self.dir.join(UPPER).join(content_name(*id))))?);
+            contents.push(result.map_err(SealError::io(self.content_path(*id)))?);
         }
-        let upper = self.dir.join(UPPER);
-        if !each {
-            let dir = File::open(&upper).map_err(SealError::io(&upper))?;
-            rustix::fs::syncfs(&dir).map_err(SealError::io(&upper))?;
-        }
-        self.upper.sync().map_err(SealError::io(&upper))?;
-        let journal = self.dir.join(JOURNAL);
-        self.journal.finish().map_err(SealError::io(&journal))?;
-        layout::sync_dir(self.dir).map_err(SealError::io(self.dir))?;
         let by_id = contents.iter().map(|c| (c.id(), *c)).collect();
         let changes = net_changes(&self.tree, &by_id).map_err(|m| self.damaged(m))?.len() as u64;
+        let journal = self.dir.join(JOURNAL);
+        self.journal.trim().map_err(SealError::io(&journal))?;
         let (journal_hash, journal_length) = Journal::hash(self.dir).map_err(SealError::io(&journal))?;
         Ok(SealBody { journal_length, journal_hash, changes, contents })
     }
 
-    fn content(&self, id: NodeId, sync: bool) -> Result<SealedContent, Errno> {
+    fn content(&self, id: NodeId) -> Result<SealedContent, Errno> {
         let file = self.upper.content(id, false)?;
         let (hash, size) = hash_file(&file)?;
         let stat = Stat::of(&file)?;
         if stat.size != size {
             return Err(Errno::AGAIN);
         }
-        if sync {
-            rustix::fs::fsync(&file)?;
-        }
         Ok(SealedContent::new(id, size, hash, stat.mtime))
+    }
+
+    fn content_path(&self, id: NodeId) -> PathBuf {
+        self.dir.join(UPPER).join(content_name(id))
+    }
+
+    /// Brings the whole stage to disk, and with it the seal that is to be published.
+    pub(super) fn sync(&self, body: &SealBody, seal: &Path) -> Result<(), SealError> {
+        let upper = self.dir.join(UPPER);
+        let mut parts = vec![seal.to_owned(), self.dir.join(JOURNAL), upper.clone(), self.dir.to_owned()];
+        if body.contents.len() < SYNC_EACH {
+            parts.extend(body.contents.iter().map(|c| self.content_path(c.id())));
+        } else {
+            rustix::fs::syncfs(self.upper.dir()).map_err(SealError::io(&upper))?;
+        }
+        let synced = crew::wait_for_each(&parts, |path| {
+            File::options().read(true).custom_flags(layout::nofollow()).open(path)?.sync_all()
+        });
+        parts.iter().zip(synced).try_for_each(|(path, synced)| synced.map_err(SealError::io::<io::Error>(path)))
     }
 }

@@ -1,4 +1,4 @@
-//! The same work on many items, by as many threads as there are processors.
+//! The same work on many items at once.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -6,9 +6,21 @@ use std::sync::{Mutex, PoisonError};
 /// Most threads.
 const MAX_CREW: usize = 16;
 
-/// `work` on each item; the results in the items' order.
+/// `work` on each item, by as many threads as there are processors; the results in the items' order.
 pub(crate) fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let crew = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_CREW).min(items.len());
+    // Asking for the processors reads files: not where one thread is enough.
+    let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+    by_crew(if items.len() > 1 { processors() } else { 1 }, items, work)
+}
+
+/// [`each`] for what waits for the disk and computes nothing: syncs that are asked for at once are one commit of the file
+/// system.
+pub(crate) fn wait_for_each<T: Sync, R: Send>(items: &[T], wait: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    by_crew(MAX_CREW, items, wait)
+}
+
+fn by_crew<T: Sync, R: Send>(most: usize, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let crew = most.min(MAX_CREW).min(items.len());
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(items.len())));
     let toil = || {
         let mut own = Vec::new();
@@ -23,9 +35,10 @@ pub(crate) fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync)
         toil();
     } else {
         std::thread::scope(|scope| {
-            for _ in 0..crew {
+            for _ in 1..crew {
                 scope.spawn(toil);
             }
+            toil();
         });
     }
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -35,12 +48,13 @@ pub(crate) fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync)
 
 #[cfg(test)]
 mod tests {
-    use super::each;
+    use super::{each, wait_for_each};
 
     #[test]
     fn results_keep_the_order_of_the_items() {
         let items: Vec<u32> = (0..1000).collect();
         assert_eq!(each(&items, |n| n * 2), items.iter().map(|n| n * 2).collect::<Vec<_>>());
+        assert_eq!(wait_for_each(&items, |n| n + 1), items.iter().map(|n| n + 1).collect::<Vec<_>>());
         assert!(each(&[] as &[u32], |n| *n).is_empty());
     }
 }

@@ -117,7 +117,7 @@ fn seal_locked(dir: &Path, trust: Trust) -> Result<Seal, SealError> {
     sealer.finish_preimages()?;
     sealer.drop_unneeded()?;
     let body = sealer.settle()?;
-    publish(dir, &body)
+    sealer.publish(&body)
 }
 
 /// An unsealed stage, replayed.
@@ -161,6 +161,23 @@ impl<'a> Sealer<'a> {
         Ok(())
     }
 
+    /// Writes the seal beside the others, brings everything to disk, then moves the seal into place: it is there whole or
+    /// not at all, and never before what it seals.
+    fn publish(&self, body: &SealBody) -> Result<Seal, SealError> {
+        let dir = self.dir;
+        let what = LoadError::Damaged { path: dir.to_owned(), what: "the seal can't be written down" };
+        let bytes = SealedStage::encode(body).map_err(|_| what)?;
+        let (temp, path) = (dir.join(WORK).join(SEAL), dir.join(SEAL));
+        let mut options = std::fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(layout::nofollow());
+        let written = options.open(&temp).and_then(|mut file| file.write_all(&bytes));
+        written.map_err(SealError::io(&temp))?;
+        self.sync(body, &temp)?;
+        std::fs::rename(&temp, &path).map_err(SealError::io(&path))?;
+        layout::sync_dir(dir).map_err(SealError::io(dir))?;
+        Ok(Seal { digest: *blake3::hash(&bytes).as_bytes(), changes: body.changes })
+    }
+
     fn damaged(&self, misfit: Misfit) -> SealError {
         LoadError::Damaged { path: self.dir.to_owned(), what: misfit.0 }.into()
     }
@@ -174,21 +191,4 @@ impl<'a> Sealer<'a> {
 fn path_of(bytes: Vec<u8>) -> PathBuf {
     use std::os::unix::ffi::OsStringExt;
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
-}
-
-/// Writes the seal beside the others, then moves it into place: it is there whole or not at all.
-fn publish(dir: &Path, body: &SealBody) -> Result<Seal, SealError> {
-    let what = LoadError::Damaged { path: dir.to_owned(), what: "the seal can't be written down" };
-    let bytes = SealedStage::encode(body).map_err(|_| what)?;
-    let (temp, path) = (dir.join(WORK).join(SEAL), dir.join(SEAL));
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(layout::nofollow());
-    let written = options.open(&temp).and_then(|mut file| {
-        file.write_all(&bytes)?;
-        file.sync_all()
-    });
-    written.map_err(SealError::io(&temp))?;
-    std::fs::rename(&temp, &path).map_err(SealError::io(&path))?;
-    layout::sync_dir(dir).map_err(SealError::io(dir))?;
-    Ok(Seal { digest: *blake3::hash(&bytes).as_bytes(), changes: body.changes })
 }
