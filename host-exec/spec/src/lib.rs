@@ -11,6 +11,7 @@ mod envelope;
 mod evidence;
 mod executor;
 mod exit;
+mod glob;
 mod id;
 mod run;
 mod worker;
@@ -26,6 +27,7 @@ pub use evidence::{
 };
 pub use executor::{Executor, ExecutorKind, ExecutorRequest, Refusal};
 pub use exit::{CommandEnd, ExitCode, signal_name};
+pub use glob::{PlainGlob, is_plain, matches_name};
 pub use id::{ParseRunIdError, RunId};
 pub use run::{
     CommandSpec, Durability, EgressDefault, EgressSpec, FilesystemMode, GuestRoot, NetworkMode, PublishSpec, Resources,

@@ -1,8 +1,11 @@
 //! Which existing paths match the globs of secrets.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use globset::{Glob, GlobMatcher};
+use pvisor_spec::{PlainGlob, is_plain, matches_name};
 
 /// Most entries of directories that are looked at for one glob.
 const MOST_ENTRIES: usize = 100_000;
@@ -17,6 +20,15 @@ pub(super) fn existing(glob: &str, within: &[PathBuf]) -> Option<Vec<PathBuf>> {
         let matcher = glob.compile_matcher();
         for top in within {
             walk(top, &matcher, &mut budget, &mut found)?;
+        }
+        return Some(found);
+    }
+    if let Some(plain) = PlainGlob::new(glob) {
+        for top in within {
+            if let Some(rest) = plain.within(top) {
+                let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
+                descend(top.clone(), &rest, &mut budget, &mut found)?;
+            }
         }
         return Some(found);
     }
@@ -38,15 +50,36 @@ fn descend(at: PathBuf, rest: &[&str], budget: &mut usize, found: &mut Vec<PathB
         }
         return Some(());
     }
-    let Ok(glob) = Glob::new(first) else { return Some(()) };
-    let matcher = glob.compile_matcher();
+    let Some(matcher) = Matcher::new(first) else { return Some(()) };
     for entry in at.read_dir().into_iter().flatten().flatten() {
         *budget = budget.checked_sub(1)?;
-        if matcher.is_match(entry.file_name()) {
+        if matcher.is_match(&entry.file_name()) {
             descend(entry.path(), rest, budget, found)?;
         }
     }
     Some(())
+}
+
+/// One component of a glob.
+enum Matcher<'a> {
+    Plain(&'a str),
+    Compiled(GlobMatcher),
+}
+
+impl<'a> Matcher<'a> {
+    fn new(component: &'a str) -> Option<Self> {
+        if is_plain(component) {
+            return Some(Self::Plain(component));
+        }
+        Glob::new(component).ok().map(|glob| Self::Compiled(glob.compile_matcher()))
+    }
+
+    fn is_match(&self, name: &OsStr) -> bool {
+        match self {
+            Self::Plain(component) => matches_name(component, name.as_bytes()),
+            Self::Compiled(glob) => glob.is_match(name),
+        }
+    }
 }
 
 fn walk(at: &Path, matcher: &GlobMatcher, budget: &mut usize, found: &mut Vec<PathBuf>) -> Option<()> {

@@ -1,8 +1,9 @@
 //! Where credentials are kept: paths that the root of a guest does not show.
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use globset::Glob;
+use pvisor_spec::matches_name;
 
 /// Below each home directory.
 const IN_HOMES: &[&str] = &[
@@ -140,14 +141,11 @@ fn led_to(home: &Path, place: &str) -> Vec<PathBuf> {
     let (Some(parent), Some(name)) = (place.parent(), place.file_name().and_then(|n| n.to_str())) else {
         return Vec::new();
     };
-    // Compiling a pattern costs more than everything else here.
-    let pattern = name.contains('*').then(|| Glob::new(name).map(|g| g.compile_matcher()));
-    let found: Vec<PathBuf> = match pattern {
-        Some(Ok(matcher)) => {
-            let entries = parent.read_dir().into_iter().flatten().filter_map(Result::ok);
-            entries.filter(|e| matcher.is_match(e.file_name())).map(|e| e.path()).collect()
-        }
-        _ => vec![place.clone()],
+    let found: Vec<PathBuf> = if name.contains('*') {
+        let entries = parent.read_dir().into_iter().flatten().filter_map(Result::ok);
+        entries.filter(|e| matches_name(name, e.file_name().as_bytes())).map(|e| e.path()).collect()
+    } else {
+        vec![place.clone()]
     };
     let led = found.into_iter().filter_map(|path| path.canonicalize().ok().filter(|real| *real != path));
     led.filter(|real| !home.starts_with(real) && !real.starts_with("/dev") && !real.starts_with("/proc")).collect()
