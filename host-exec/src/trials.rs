@@ -40,22 +40,23 @@ impl Trials {
     }
 }
 
-/// Listeners on the host, for as long as something tries to reach them.
+/// What the trials try to reach on the host, for as long as they do.
+#[derive(Default)]
 pub(crate) struct Decoys {
-    _listeners: Vec<OwnedFd>,
-    socket_path: PathBuf,
-    outside: PathBuf,
+    listeners: Vec<OwnedFd>,
+    files: Vec<PathBuf>,
 }
 
 impl Drop for Decoys {
     fn drop(&mut self) {
-        // The run's own directory goes with the run in any case.
-        let _ = std::fs::remove_file(&self.socket_path);
-        let _ = std::fs::remove_file(&self.outside);
+        for file in &self.files {
+            // The run's own directory goes with the run in any case.
+            let _ = std::fs::remove_file(file);
+        }
     }
 }
 
-/// Sets up what the plan's trials need, and decides on them.
+/// Decides on the plan's trials, and sets up what they need.
 ///
 /// # Errors
 /// No listener is to be had.
@@ -65,29 +66,40 @@ pub(crate) fn prepare(plan: &Plan) -> Result<Decoys, WorkerFailure> {
     };
     let name = format!("pvisor-probe-{}", plan.id);
     let (socket_path, outside) = (plan.run_dir.join("probe.socket"), plan.run_dir.join("probe"));
-    std::fs::write(&outside, "").map_err(|e| broken("a file", e))?;
-    let mut listeners: Vec<OwnedFd> = Vec::new();
-    // A path can be too long for a socket; then there is none to reach either.
-    if let Ok(listener) = UnixListener::bind(&socket_path) {
-        listeners.push(listener.into());
+    let list = list(plan);
+    let (mut decoys, mut loopback_port) = (Decoys::default(), 0);
+    if list.contains(&Trial::OutsideRead) {
+        std::fs::write(&outside, "").map_err(|e| broken("a file", e))?;
+        decoys.files.push(outside.clone());
     }
-    let address = SocketAddr::from_abstract_name(&name).map_err(|e| broken("a name", e))?;
-    listeners.push(UnixListener::bind_addr(&address).map_err(|e| broken("a socket", e))?.into());
-    let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|e| broken("a listener", e))?;
-    let loopback_port = tcp.local_addr().map_err(|e| broken("a listener", e))?.port();
-    listeners.push(tcp.into());
+    // A path can be too long for a socket; then there is none to reach either.
+    if list.contains(&Trial::PathSocket)
+        && let Ok(listener) = UnixListener::bind(&socket_path)
+    {
+        decoys.listeners.push(listener.into());
+        decoys.files.push(socket_path.clone());
+    }
+    if list.contains(&Trial::AbstractSocket) {
+        let address = SocketAddr::from_abstract_name(&name).map_err(|e| broken("a name", e))?;
+        decoys.listeners.push(UnixListener::bind_addr(&address).map_err(|e| broken("a socket", e))?.into());
+    }
+    if list.contains(&Trial::HostLoopback) {
+        let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|e| broken("a listener", e))?;
+        loopback_port = tcp.local_addr().map_err(|e| broken("a listener", e))?.port();
+        decoys.listeners.push(tcp.into());
+    }
     let trials = Trials {
-        list: list(plan),
+        list,
         name,
-        outside: outside.clone(),
+        outside,
         secret: plan.sandbox.as_ref().and_then(|s| s.first_cover().cloned()),
-        socket_path: socket_path.clone(),
+        socket_path,
         loopback_port,
         host_process: std::process::id().cast_signed(),
     };
     // Set once: a plan is for one run.
     let _ = plan.trials.set(trials);
-    Ok(Decoys { _listeners: listeners, socket_path, outside })
+    Ok(decoys)
 }
 
 fn list(plan: &Plan) -> Vec<Trial> {

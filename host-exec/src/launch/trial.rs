@@ -181,9 +181,14 @@ fn capabilities() -> Result<(), Errno> {
 /// Looks for one that would outlive the start of a program.
 fn descriptor() -> Result<(), Errno> {
     const MOST: i32 = 1024;
-    for number in 3..MOST {
+    let number = |fd| libc::pollfd { fd, events: 0, revents: 0 };
+    let mut asked: Vec<libc::pollfd> = (3..MOST).map(number).collect();
+    // One call tells which of the numbers are open. Where it fails, for there may be fewer, each is looked at.
+    // SAFETY: the call reads and writes as many entries as it is told, which are there, and does not wait.
+    unsafe { libc::poll(asked.as_mut_ptr(), asked.len() as libc::nfds_t, 0) };
+    for entry in asked.iter().filter(|entry| entry.revents & libc::POLLNVAL == 0) {
         // SAFETY: the call asks for flags; a number that is not open is answered with an error.
-        let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+        let flags = unsafe { libc::fcntl(entry.fd, libc::F_GETFD) };
         if flags != -1 && flags.cast_unsigned() & FdFlags::CLOEXEC.bits() == 0 {
             return Ok(());
         }

@@ -39,7 +39,7 @@ impl Groups {
     /// Makes groups for what is to be limited and puts a process into them. `None`: there is nothing to limit, or no
     /// group to be had.
     pub(super) fn make(plan: &Plan, pid: i32) -> Option<Self> {
-        if !plan.with(CONTROL_GROUP) {
+        if !plan.with(CONTROL_GROUP) || of_unified(&plan.resources).is_empty() {
             return None;
         }
         let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -56,7 +56,7 @@ impl Groups {
         let dir = top.join(group.trim_start_matches('/'));
         let available = fs::read_to_string(dir.join("cgroup.controllers")).ok()?;
         let needed = |(file, _): &Limit| file.split('.').next().unwrap_or_default();
-        if limits.is_empty() || !limits.iter().all(|l| available.split_whitespace().any(|c| c == needed(l))) {
+        if !limits.iter().all(|l| available.split_whitespace().any(|c| c == needed(l))) {
             return None;
         }
         for limit in &limits {
