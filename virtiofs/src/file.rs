@@ -4,11 +4,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::PoisonError;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use pvisor_stage::{Access, Attr, FallocateFlags, NodeId, OpenFile, SeekFrom, SetAttr, Stage, Time};
+use pvisor_stage::{Access, Attr, FallocateFlags, NodeId, OpenFile, SeekFrom, Stage, Time};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::filesystem::{Caller, Entry, StageFs, check_name, mode_without_privilege, new_node};
+use crate::filesystem::{Caller, Entry, StageFs, check_name, new_node};
 use crate::handle::Handle;
 
 /// Most bytes of one read or write.
@@ -149,7 +149,7 @@ impl StageFs {
         let truncate = access != Access::Read && OFlags::from_bits_retain(flags).contains(OFlags::TRUNC);
         let open = stage.open(node, access, truncate)?;
         if truncate && kill_priv {
-            self.clear_privilege(stage, node)?;
+            self.clear_privilege(&open)?;
         }
         let keep_cache = access == Access::Read && self.is_unchanged(stage, &open);
         Ok(Opened { handle: self.files.insert(File::new(open, access))?, keep_cache })
@@ -248,7 +248,7 @@ impl StageFs {
     ) -> Result<usize, Errno> {
         let open = file.writable()?;
         if kind.kill_priv {
-            self.clear_privilege(stage, open.node())?;
+            self.clear_privilege(open)?;
         }
         if !kind.append || kind.from_cache {
             check_range(data.len(), offset)?;
@@ -261,10 +261,9 @@ impl StageFs {
         write_all(open, data, end)
     }
 
-    fn clear_privilege(&self, stage: &Stage, node: NodeId) -> Result<(), Errno> {
-        if let Some(mode) = mode_without_privilege(&stage.attr(node)?) {
-            stage.set_attr(node, &SetAttr { mode: Some(mode), ..SetAttr::default() })?;
-            self.privilege_lost(node);
+    fn clear_privilege(&self, open: &OpenFile) -> Result<(), Errno> {
+        if open.clear_privileges()? {
+            self.privilege_lost(open.node());
         }
         Ok(())
     }

@@ -247,12 +247,11 @@ impl StageFs {
     /// # Errors
     /// As `mknod`; EINVAL for another type.
     pub fn make_node(&self, caller: Caller, parent: NodeId, name: &[u8], mode: u32, rdev: u32) -> Result<Entry, Errno> {
-        const TYPE: u32 = 0o170_000;
         let stage = self.enter()?;
         check_name(name)?;
         let new = new_node(caller, mode);
         let made = match mode & TYPE {
-            0 | 0o100_000 => stage.create_file(parent, name, &new),
+            _ if is_regular(mode) => stage.create_file(parent, name, &new),
             0o010_000 => stage.make_node(parent, name, FileKind::Fifo, 0, &new),
             0o140_000 => stage.make_node(parent, name, FileKind::Socket, 0, &new),
             0o020_000 => stage.make_node(parent, name, FileKind::CharDevice, u64::from(rdev), &new),
@@ -325,12 +324,20 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
     if pvisor_stage::is_name(name) { Ok(()) } else { Err(Errno::INVAL) }
 }
 
+/// The bits of a mode that say what kind of node it is.
+const TYPE: u32 = 0o170_000;
+
+/// Whether `mknod` with this mode makes a regular file.
+pub(crate) fn is_regular(mode: u32) -> bool {
+    matches!(mode & TYPE, 0 | 0o100_000)
+}
+
 pub(crate) fn new_node(caller: Caller, mode: u32) -> NewNode {
     NewNode { mode: mode & 0o7777, uid: caller.uid, gid: caller.gid }
 }
 
 /// Mode of a node without set-user-id, and without set-group-id where that means a privilege; `None`: as it is.
-pub(crate) fn mode_without_privilege(attr: &Attr) -> Option<u32> {
+fn mode_without_privilege(attr: &Attr) -> Option<u32> {
     const SET_UID: u32 = 0o4000;
     const SET_GID: u32 = 0o2000;
     const GROUP_EXEC: u32 = 0o010;

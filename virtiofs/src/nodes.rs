@@ -13,7 +13,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::directory::{DirItem, Listed, list};
 use crate::file::{File, WriteKind};
-use crate::filesystem::{Entry, StageFs};
+use crate::filesystem::{Caller, Entry, StageFs, check_name, is_regular, new_node};
 
 /// Most names in listings that are kept; the one that is being read is kept whatever its length.
 const MAX_LISTED: usize = 1 << 18;
@@ -169,6 +169,28 @@ impl StageFs {
                 Ok(self.nodes.keep(node, File::new(open, Access::ReadWrite)))
             }
         }
+    }
+
+    /// As [`StageFs::make_node`]. A regular file is kept open: programs make files to write to them.
+    ///
+    /// # Errors
+    /// As [`StageFs::make_node`].
+    pub fn make_kept_node(
+        &self,
+        caller: Caller,
+        parent: NodeId,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Entry, Errno> {
+        if !is_regular(mode) {
+            return self.make_node(caller, parent, name, mode, rdev);
+        }
+        let stage = self.enter()?;
+        check_name(name)?;
+        let (attr, open) = stage.create_open(parent, name, &new_node(caller, mode))?;
+        self.nodes.keep(attr.node, File::new(open, Access::ReadWrite));
+        Ok(self.entry(attr))
     }
 
     /// As [`StageFs::read`].

@@ -1,7 +1,10 @@
 //! New names.
 
+use std::fs::File;
+
+use super::attr::Facts;
 use super::work::{Outcome, Work};
-use super::{Attr, NewNode, NodeId, Shared, Stage};
+use super::{Attr, NewNode, NodeId, OpenFile, Shared, Stage};
 use crate::journal::{FreshKind, Record};
 use crate::{Errno, FileKind};
 
@@ -10,7 +13,14 @@ const SETGID: u32 = 0o2000;
 const MAX_TARGET: usize = 4095;
 
 impl Shared {
-    fn create(&self, parent: NodeId, name: &[u8], kind: &FreshKind, new: &NewNode) -> Result<NodeId, Errno> {
+    /// Makes a node; the content of a regular file comes with it, open for reading and writing.
+    fn create(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        kind: &FreshKind,
+        new: &NewNode,
+    ) -> Result<(Facts, Option<File>), Errno> {
         // The directory's own mode may be the lower's.
         let dir = self.attr_of(parent)?;
         let (mut mode, mut gid) = (new.mode & 0o7777, new.gid);
@@ -26,24 +36,35 @@ impl Shared {
             }
             work.adopt(parent)?;
             let id = work.state.tree.fresh_id();
-            if *kind == FreshKind::File {
-                self.upper.create(id)?;
-            }
+            let content = if *kind == FreshKind::File { Some(self.upper.create(id)?) } else { None };
             let (node, parent, name, kind) = (id.0, parent.0, name.to_vec(), kind.clone());
             let made = work.record(&Record::Create { node, parent, name, kind, mode, uid: new.uid, gid, at: work.now });
-            if let Err(e) = made.and_then(|()| work.refer(id).map(drop)) {
-                self.drop_content(id);
-                return Err(e.into());
+            match made.and_then(|()| work.refer(id)) {
+                Ok(facts) => Ok((facts, content)),
+                Err(e) => {
+                    self.drop_content(id);
+                    Err(e.into())
+                }
             }
-            Ok(id)
         })
     }
 }
 
 impl Stage {
     fn make(&self, parent: NodeId, name: &[u8], kind: &FreshKind, new: &NewNode) -> Result<Attr, Errno> {
-        let id = self.shared.create(parent, name, kind, new)?;
-        self.answer(id)
+        let (facts, _) = self.shared.create(parent, name, kind, new)?;
+        self.answer(facts.id)
+    }
+
+    /// A new, empty regular file, with one reference on it, open for reading and writing.
+    ///
+    /// # Errors
+    /// As [`create_file`](Self::create_file).
+    pub fn create_open(&self, parent: NodeId, name: &[u8], new: &NewNode) -> Result<(Attr, OpenFile), Errno> {
+        let (facts, content) = self.shared.create(parent, name, &FreshKind::File, new)?;
+        let attr = self.answer(facts.id)?;
+        let opened = content.ok_or(Errno::IO).and_then(|content| self.adopt_open(facts.id, content));
+        opened.map(|file| (attr, file)).inspect_err(|_| self.shared.release(facts.id, 1))
     }
 
     /// A new, empty regular file, with one reference on it.

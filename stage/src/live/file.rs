@@ -45,6 +45,14 @@ impl Stage {
         file.begin(truncate)?;
         Ok(file)
     }
+
+    /// The open file of a staged content that was just made.
+    pub(super) fn adopt_open(&self, node: NodeId, content: File) -> Result<OpenFile, Errno> {
+        let shared = Arc::clone(&self.shared);
+        let body = shared.body(node)?;
+        shared.hold(node)?;
+        Ok(OpenFile { shared, node, body, access: Access::ReadWrite, lower: None, upper: OnceLock::from(content) })
+    }
 }
 
 impl Shared {
@@ -134,16 +142,6 @@ impl OpenFile {
         self.within_quota((offset, buf.len() as u64), || pwrite(file, buf, offset))
     }
 
-    /// [`write_at`](Self::write_at) by somebody without the right to keep setuid and setgid bits: they are cleared.
-    ///
-    /// # Errors
-    /// As [`write_at`](Self::write_at).
-    pub fn write_at_killpriv(&self, buf: &[u8], offset: u64) -> Result<usize, Errno> {
-        let file = self.writable()?;
-        self.kill_privileges()?;
-        self.within_quota((offset, buf.len() as u64), || pwrite(file, buf, offset))
-    }
-
     /// Does what takes space in a range of the content, if the stage may still take that.
     fn within_quota<T>(
         &self,
@@ -158,7 +156,13 @@ impl OpenFile {
         done
     }
 
-    fn kill_privileges(&self) -> Result<(), Errno> {
+    /// Clears set-user-id and set-group-id, for a write by somebody without the right to keep them; whether there was one.
+    /// The file must be open for writing.
+    ///
+    /// # Errors
+    /// `BADF` if it is not; what a change of the mode says.
+    pub fn clear_privileges(&self) -> Result<bool, Errno> {
+        self.writable()?;
         self.shared.change(|work| {
             let node = work.node(self.node)?;
             let mode = node.meta.mode.or(node.base.map(|s| s.mode)).unwrap_or(0);
@@ -170,7 +174,7 @@ impl OpenFile {
                 let (uid, gid, atime, mtime) = (None, None, None, None);
                 work.record(&Record::SetMeta { node, mode, uid, gid, atime, mtime, at })?;
             }
-            Ok(())
+            Ok(left != mode)
         })
     }
 

@@ -310,7 +310,7 @@ impl Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        self.make(parent, reply, |parent| self.fs.make_node(caller(request), parent, name.as_bytes(), mode, rdev));
+        self.make(parent, reply, |parent| self.fs.make_kept_node(caller(request), parent, name.as_bytes(), mode, rdev));
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {

@@ -62,7 +62,8 @@ fn copy_up_keeps_times_owner_mode_and_attributes() {
     assert_eq!((after.mtime, after.mode, after.size), ((1234, 5678), 0o4751, 7));
     assert_eq!((after.ino, after.uid, after.nlink), (before.ino, before.uid, before.nlink));
     assert_eq!(f.stage.get_xattr(file.node(), b"user.note").unwrap(), b"kept");
-    file.write_at_killpriv(b"x", 0).unwrap();
+    assert_eq!((file.clear_privileges(), file.clear_privileges()), (Ok(true), Ok(false)));
+    file.write_at(b"x", 0).unwrap();
     let after = f.attr("readme").unwrap();
     assert_eq!(after.mode, 0o751);
     assert!(after.mtime > (1_000_000_000, 0));
@@ -238,4 +239,23 @@ fn one_copy_up_for_many_writers_and_no_wait_for_others() {
         assert_eq!(*byte, if writer < 4 { writer + 10 } else { 1 });
     }
     assert_eq!(fs::read_dir(f.dir().join("upper")).unwrap().count(), 2);
+}
+
+#[test]
+fn a_file_that_is_made_open_is_the_file_that_others_find() {
+    let f = Fixture::new(project);
+    let new = NewNode { mode: 0o4755, uid: 7, gid: 8 };
+    let (attr, file) = f.stage.create_open(NodeId::ROOT, b"made", &new).unwrap();
+    assert_eq!((attr.node, attr.mode, attr.size), (file.node(), 0o4755, 0));
+    assert_eq!((file.write_at(b"content", 0), file.clear_privileges()), (Ok(7), Ok(true)));
+    let other = f.open("made", Access::Read).unwrap();
+    let mut buffer = [0; 16];
+    assert_eq!((other.read_at(&mut buffer, 0), &buffer[..7]), (Ok(7), &b"content"[..]));
+    assert_eq!(f.attr("made").unwrap().mode, 0o755);
+    // Open files outlive their names.
+    f.stage.unlink(NodeId::ROOT, b"made").unwrap();
+    f.stage.forget(attr.node, 1);
+    drop(other);
+    assert_eq!(file.read_at(&mut buffer, 3), Ok(4));
+    assert_eq!(f.stage.create_open(NodeId::ROOT, b"readme", &new).err(), Some(Errno::EXIST));
 }
