@@ -30,6 +30,7 @@ pub(crate) fn run(
     answers: Option<OwnedFd>,
     report: &(dyn Fn(WorkerEvent) + Send + Sync),
 ) -> Result<CommandEnd, WorkerFailure> {
+    map_large_memory();
     let plan = Plan::new(job)?;
     die_with_parent()?;
     let decoys = trials::prepare(&plan)?;
@@ -159,6 +160,17 @@ fn take_signals() -> Result<(SignalFd, SigSet), WorkerFailure> {
     unsafe { nix::sys::signal::signal(Signal::SIGCHLD, SigHandler::SigDfl) }.map_err(broken)?;
     let signals = SignalFd::with_flags(&taken, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map_err(broken)?;
     Ok((signals, mask))
+}
+
+/// Has large allocations always be fresh memory of the kernel's. The library for requests has a buffer of 16 MiB for each
+/// thread; without this, the memory of one that was freed is used again, and every page of it is cleared.
+fn map_large_memory() {
+    #[cfg(target_env = "gnu")]
+    {
+        const LARGE: libc::c_int = 1 << 20;
+        // SAFETY: the call sets a number that the allocator reads.
+        unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE) };
+    }
 }
 
 /// A stage holds one descriptor or two for each file that the command has open. The launched process has its own
