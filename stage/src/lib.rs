@@ -37,8 +37,8 @@ pub use review::{
     SideKind, Status, Visible, review, review_changes,
 };
 pub use savepoint::{
-    Collected, Savepoint, SavepointError, collect_savepoints, create_savepoint, delete_savepoint, fork,
-    restore_savepoint, savepoint, savepoints, verify_savepoint,
+    Collected, PreparedSavepoint, Savepoint, SavepointError, TakenSavepoint, collect_savepoints, create_savepoint,
+    delete_savepoint, fork, restore_savepoint, savepoint, savepoints, verify_savepoint,
 };
 pub use seal::{Seal, SealError, seal};
 pub use stat::{FileKind, Time};

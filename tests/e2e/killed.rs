@@ -22,16 +22,20 @@ const SESSION: &str =
 type State = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 
 /// Pseudo-random numbers (xorshift).
-struct Dice(u64);
+pub struct Dice(u64);
 
 impl Dice {
-    fn new() -> Self {
+    /// With the seed that was given, else another one each time; it is printed.
+    pub fn new() -> Self {
         let given = std::env::var("PVISOR_KILL_SEED").ok().and_then(|s| s.parse().ok());
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
-        Self(given.unwrap_or(u64::try_from(now & 0xffff_ffff_ffff).unwrap() | 1))
+        let seed = given.unwrap_or(u64::try_from(now & 0xffff_ffff_ffff).unwrap() | 1);
+        eprintln!("PVISOR_KILL_SEED={seed}");
+        Self(seed)
     }
 
-    fn below(&mut self, n: u64) -> u64 {
+    /// Below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -222,7 +226,7 @@ impl Arena {
 }
 
 /// The worker, or the supervisor where there is none (yet, or any more).
-fn worker(supervisor: u32) -> u32 {
+pub fn worker(supervisor: u32) -> u32 {
     let children = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).unwrap_or_default();
     children.split_whitespace().next().and_then(|pid| pid.parse().ok()).unwrap_or(supervisor)
 }
@@ -242,7 +246,6 @@ fn state(world: &World) -> State {
 fn nothing_is_lost_wherever_a_process_is_killed() {
     let rounds: u64 = std::env::var("PVISOR_KILL_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(48);
     let mut dice = Dice::new();
-    println!("PVISOR_KILL_SEED={}", dice.0);
     let mut arena = Arena::new();
     while arena.total() < rounds {
         arena.kill_a_run(&mut dice);

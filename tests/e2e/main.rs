@@ -14,6 +14,7 @@ mod images;
 mod json;
 mod kernels;
 mod killed;
+mod live_savepoints;
 mod network;
 mod parallel;
 mod programs;

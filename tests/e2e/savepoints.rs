@@ -43,13 +43,14 @@ fn a_savepoint_is_made_shown_verified_and_deleted() {
 }
 
 #[test]
-fn a_run_that_goes_on_has_none_and_one_that_broke_off_is_saved_by_it() {
+fn a_run_that_goes_on_has_none_restored_and_one_that_broke_off_is_saved_by_it() {
     let world = repository();
     let stage = world.stage();
     let script = "echo changed > src/lib.rs; git add -A; git commit -qm half; echo ready; sleep 1000";
     let child = start_until(world.std_command(&world.host_args(&["--stage", &stage], script)), "ready");
-    let refused = world.pvisor(&["checkpoint", "create", "last"]).expect(6);
-    refused.says(&["still going on", "runs that are over"]);
+    for change in [&["restore", "last"][..], &["delete", "last", "1"], &["gc", "last"]] {
+        world.pvisor(&[&["checkpoint"], change].concat()).expect(6).says(&["still going on", "pvisor kill"]);
+    }
     signal(worker_of(child.id()), "KILL");
     wait(child).expect(125);
     world.pvisor(&["apply", "last"]).expect(5).says(&["pvisor checkpoint"]);

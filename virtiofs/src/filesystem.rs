@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::time::{Duration, Instant};
 
 use pvisor_stage::{Attr, FileKind, NewNode, NodeId, RenameFlags, SetAttr, Stage, StatFs};
 use rustix::io::Errno;
@@ -80,6 +80,20 @@ pub(crate) struct Pass<'a> {
     _gate: RwLockReadGuard<'a, bool>,
 }
 
+/// The stage while no request is at work on it. Requests that come wait until this is dropped.
+pub struct Paused<'a> {
+    stage: &'a Stage,
+    _gate: RwLockWriteGuard<'a, bool>,
+}
+
+impl Deref for Paused<'_> {
+    type Target = Stage;
+
+    fn deref(&self) -> &Stage {
+        self.stage
+    }
+}
+
 impl Deref for Pass<'_> {
     type Target = Stage;
 
@@ -133,6 +147,29 @@ impl StageFs {
         self.files.clear();
         self.directories.clear();
         self.nodes.clear();
+    }
+
+    /// Waits until no request is at work, and lets none through as long as the result lives.
+    ///
+    /// # Errors
+    /// ETIMEDOUT: one was still at work at `deadline`; ENOTCONN: the filesystem is fenced.
+    pub fn pause(&self, deadline: Instant) -> Result<Paused<'_>, Errno> {
+        const STEP: Duration = Duration::from_micros(200);
+        loop {
+            let gate = match self.fenced.try_write() {
+                Ok(gate) => gate,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return Err(Errno::TIMEDOUT),
+                Err(TryLockError::WouldBlock) => {
+                    std::thread::sleep(STEP);
+                    continue;
+                }
+            };
+            if *gate {
+                return Err(Errno::NOTCONN);
+            }
+            return Ok(Paused { stage: &self.stage, _gate: gate });
+        }
     }
 
     /// Lets a request through to the stage. Never taken twice by one request: a fence that waits in between would

@@ -14,7 +14,7 @@ mod state;
 
 pub use directory::DirItem;
 pub use file::{MAX_IO, Opened, WriteKind};
-pub use filesystem::{Caller, Entry, FsOptions, StageFs};
+pub use filesystem::{Caller, Entry, FsOptions, Paused, StageFs};
 pub use handle::Handle;
 pub use pvisor_stage as stage;
 pub use rustix::io::Errno;

@@ -7,6 +7,7 @@ mod ask;
 mod bytes;
 mod capability;
 mod confinement;
+mod control;
 mod envelope;
 mod evidence;
 mod executor;
@@ -20,6 +21,7 @@ pub use ask::{Answer, AnswerRecord, AnswerScope, AnsweredBy, Question, Subject};
 pub use bytes::OsBytes;
 pub use capability::{Capability, CapabilityState};
 pub use confinement::{Confinement, EnvironmentMode, HomeView, HostMount};
+pub use control::{CONTROL_LIMIT, CONTROL_SOCKET, ControlAnswer, ControlRequest, Saved};
 pub use envelope::{Envelope, EnvelopeError, Magic};
 pub use evidence::{
     BUNDLE_SCHEMA, Bundle, Control, Dimension, Interruption, KnownBy, Level, Need, Observation, Outcome, Probe,

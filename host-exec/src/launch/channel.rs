@@ -119,6 +119,8 @@ pub(crate) enum Order {
     Hold,
     /// Let those go on that [`Order::Hold`] stopped.
     Release,
+    /// Stop every process of the namespace. The descriptor that comes with it is closed when that is asked of all.
+    Stop,
     /// Kill everything and end.
     Kill,
 }

@@ -81,6 +81,7 @@ impl Init<'_> {
                     | Order::Continue { .. }
                     | Order::Hold
                     | Order::Release
+                    | Order::Stop
                     | Order::Mapped
                     | Order::Serving,
                 ) => {}
@@ -250,8 +251,10 @@ fn attend(command: Pid, first: bool, channel: &Channel) -> Result<(), Errno> {
             while let Ok(Some(_)) = signals.read_signal() {}
         }
         if order_came {
-            match channel.receive::<Order>()?.map(|r| r.message) {
+            let order = channel.receive::<Order>()?;
+            match order.as_ref().map(|r| r.message) {
                 Some(Order::Signal(signal)) => signal_group(command, signal),
+                Some(Order::Stop) if first => stop_all(),
                 Some(Order::Continue { foreground }) => {
                     if foreground {
                         terminal::give_to(command);
@@ -263,7 +266,7 @@ fn attend(command: Pid, first: bool, channel: &Channel) -> Result<(), Errno> {
                     channel.send(&Report::Held, None)?;
                 }
                 Some(Order::Release) => held.take().into_iter().for_each(Held::release),
-                Some(Order::Hold | Order::Start { .. } | Order::Mapped | Order::Serving) => {}
+                Some(Order::Hold | Order::Stop | Order::Start { .. } | Order::Mapped | Order::Serving) => {}
                 Some(Order::Kill) | None => return Ok(()),
             }
         }
@@ -302,6 +305,15 @@ fn reap(command: Pid, channel: &Channel) -> Result<Option<CommandEnd>, Errno> {
         if let Some(signal) = status.stopping_signal() {
             channel.send(&Report::Stopped(signal), None)?;
         }
+    }
+}
+
+/// Stops every process of this one's namespace at once: none can fork and get away in between.
+fn stop_all() {
+    // Elsewhere it would be every process of the user.
+    if rustix::process::getpid().is_init() {
+        // SAFETY: kill reads its arguments only.
+        unsafe { libc::kill(-1, libc::SIGSTOP) };
     }
 }
 

@@ -6,10 +6,12 @@ mod descendants;
 mod hold;
 mod init;
 pub(crate) mod namespaces;
+mod still;
 pub(crate) mod terminal;
 mod trial;
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use nix::sys::signal::{SigSet, SigmaskHow};
 use pvisor_spec::WorkerFailure;
@@ -23,6 +25,7 @@ pub(crate) use channel::{Channel, Failed, NetworkStep, Order, Report, Served, St
 pub(crate) use command::exit_now;
 use init::Init;
 use namespaces::{IdMaps, Namespaces, Side, UserIds};
+pub(crate) use still::{Still, StillError};
 pub(crate) use trial::{Trial, Tried};
 
 /// The user namespace, as bundles name it.
@@ -34,7 +37,7 @@ pub(crate) struct Launched {
     pub(crate) pid: Pid,
     /// Readable once it has ended.
     pub(crate) pidfd: OwnedFd,
-    pub(crate) channel: Channel,
+    pub(crate) channel: Arc<Channel>,
     /// What was tried as the command would, and what came of it.
     pub(crate) tried: Vec<(Trial, Tried)>,
     /// What it is in; `None`: just a process.
@@ -143,7 +146,7 @@ fn attempt(
             let ready = wait_until_ready(&near, serve);
             match (ready, rustix::process::pidfd_open(pid, PidfdFlags::empty())) {
                 (Ok((tried, own_proc)), Ok(pidfd)) => {
-                    Ok(Launched { pid, pidfd, channel: near, tried, namespaces, own_proc })
+                    Ok(Launched { pid, pidfd, channel: Arc::new(near), tried, namespaces, own_proc })
                 }
                 (ready, pidfd) => {
                     // Its end of the channel is all that it lives for.

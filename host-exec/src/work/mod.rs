@@ -1,8 +1,10 @@
 //! The worker: launches, serves the stage, relays, and cleans up.
 
 mod asking;
+mod control;
 mod group;
 mod relay;
+mod save;
 mod stage;
 
 use std::os::fd::OwnedFd;
@@ -20,6 +22,7 @@ use crate::log::{EventLog, FLOW_LOG};
 use crate::plan::Plan;
 use crate::{receipts, trials};
 use asking::Asking;
+use control::Control;
 use group::Groups;
 use relay::Relay;
 use stage::ServedStage;
@@ -73,9 +76,18 @@ pub(crate) fn run(
         report(WorkerEvent::Installed(receipt));
     }
     lacking?;
+    let saver = served.iter().find_map(|served| served.saver(&launched));
+    let control = saver.and_then(|saver| {
+        let listening = Control::listen(&plan.run_dir, move |request| saver.answer(request));
+        // The command runs all the same.
+        listening.inspect_err(|error| tracing::warn!(%error, "nobody can ask for a savepoint of this run")).ok()
+    });
     // Whatever goes wrong from here on: when the launched process is gone, so is everything of the command.
     let asking = desk.map(|desk| Asking::new(desk, answers, launched.namespaces));
     let mut end = Relay::new(&plan, launched, signals, asking, report).run();
+    if let Some(control) = control {
+        control.stop();
+    }
     if let Some(egress) = egress {
         egress.stop();
     }

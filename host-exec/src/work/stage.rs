@@ -11,8 +11,9 @@ use pvisor_virtiofs::fuse::{self, Server};
 use pvisor_virtiofs::stage::{Keep, Stage, StageOptions};
 use pvisor_virtiofs::{FsOptions, StageFs};
 
+use super::save::Saver;
 use crate::failure::{failure, failure_from};
-use crate::launch::Served;
+use crate::launch::{Launched, Served};
 use crate::plan::Plan;
 
 /// How long the last mount may take to go after the command's processes are gone. Somebody who entered the mount
@@ -25,6 +26,7 @@ const HOME: &str = "home";
 /// A stage on its mount.
 pub(super) struct ServedStage {
     stage: Arc<Stage>,
+    filesystem: Arc<StageFs>,
     server: Server,
     /// Its directory, where nobody wants its changes.
     throw_away: Option<PathBuf>,
@@ -55,10 +57,21 @@ impl ServedStage {
             .map_err(|e| failure_from("stage", &e, "name another directory with --stage"))?;
         let stage = Arc::new(stage);
         let filesystem = Arc::new(StageFs::new(Arc::clone(&stage), FsOptions::default()));
-        let server = fuse::serve(filesystem, device, threads())
+        let server = fuse::serve(Arc::clone(&filesystem), device, threads())
             .map_err(|e| failure_from("mount", &e, crate::launch::FUSE_HINT))?;
         let throw_away = (which == Served::Home).then_some(dir);
-        Ok(Self { stage, server, throw_away })
+        Ok(Self { stage, filesystem, server, throw_away })
+    }
+
+    /// What saves it while the command runs; `None`: nobody wants its changes, or its processes can't be held.
+    pub(super) fn saver(&self, launched: &Launched) -> Option<Saver> {
+        let apart = launched.namespaces.is_some_and(|n| n.pid);
+        (apart && self.throw_away.is_none()).then(|| Saver {
+            filesystem: Arc::clone(&self.filesystem),
+            mappings: self.server.mappings(),
+            channel: Arc::clone(&launched.channel),
+            first: launched.pid,
+        })
     }
 
     /// Waits for the mount to go, then brings the journal to disk. Nothing writes to the stage any more.
@@ -70,7 +83,7 @@ impl ServedStage {
             Err(error) => return Err(failure_from("stage", &error, "")),
         }
         if let Some(dir) = self.throw_away {
-            drop(self.stage);
+            drop((self.stage, self.filesystem));
             if let Err(error) = std::fs::remove_dir_all(&dir) {
                 tracing::warn!(path = %dir.display(), %error, "can't remove what was written to the home directory");
             }

@@ -227,6 +227,7 @@ impl Shared {
             return Err(Errno::FBIG);
         }
         self.copy_up(node, size)?;
+        self.unshare(node, &*self.body(node)?, size)?;
         let file = self.upper.content(node, true)?;
         self.truncate(node, &file, size)
     }
@@ -245,6 +246,12 @@ impl Shared {
         let odd = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_, n)) if n >= 1_000_000_000);
         if odd(change.atime) || odd(change.mtime) {
             return Err(Errno::INVAL);
+        }
+        if change.mtime.is_some()
+            && let Ok(body) = self.body(id)
+        {
+            // The time is the file's.
+            self.unshare(id, &body, u64::MAX)?;
         }
         self.change(|work| {
             work.pin(id)?;

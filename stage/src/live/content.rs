@@ -1,4 +1,4 @@
-//! Copy-up.
+//! Copy-up, and the same once more where a staged content is a savepoint's too.
 
 use std::fs::File;
 use std::sync::{Arc, PoisonError};
@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError};
 use super::attr::timestamps;
 use super::{NodeId, Shared};
 use crate::journal::Record;
+use crate::stat::Stat;
 use crate::tree::Body;
 use crate::upper::copy_content;
 use crate::{Errno, FileKind};
@@ -43,6 +44,34 @@ impl Shared {
             self.drop_content(id);
         }
         filled
+    }
+
+    /// To be called before a staged content is changed: where a savepoint or another stage has the very file, the first
+    /// `limit` bytes go on in one of our own. Open files find it by the count of moves.
+    pub(super) fn unshare(&self, id: NodeId, body: &Body, limit: u64) -> Result<(), Errno> {
+        if !body.is_shared() {
+            return Ok(());
+        }
+        let _copying = body.copying.lock().unwrap_or_else(PoisonError::into_inner);
+        if !body.is_shared() {
+            return Ok(());
+        }
+        let shared = self.upper.content(id, false)?;
+        let stat = Stat::of(&shared)?;
+        // Whoever else had it may have given it up.
+        if stat.nlink > 1 {
+            let own = self.upper.replace(id, |own| {
+                copy_content(&shared, own, limit)?;
+                rustix::fs::futimens(own, &timestamps(Some(stat.atime), Some(stat.mtime)))
+            })?;
+            body.count_move();
+            if let Some(quota) = &self.quota {
+                quota.give_back(id);
+                quota.count(id, &own);
+            }
+        }
+        body.set_shared(false);
+        Ok(())
     }
 
     fn fill(&self, id: NodeId, origin: &[u8], (file, limit): (&File, u64)) -> Result<(), Errno> {

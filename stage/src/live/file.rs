@@ -1,7 +1,8 @@
 //! Open files.
 
 use std::fs::File;
-use std::sync::{Arc, OnceLock};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, fdatasync, fsync, seek};
@@ -24,8 +25,25 @@ pub struct OpenFile {
     access: Access,
     /// The lower's content, for a file opened before copy-up.
     lower: Option<File>,
-    /// The staged content, opened when it is first needed.
-    upper: OnceLock<File>,
+    /// The staged content as it was opened last, and how often it had moved before.
+    upper: Mutex<Option<(u32, Arc<File>)>>,
+}
+
+/// The file that has a content.
+enum Content<'a> {
+    Lower(&'a File),
+    Upper(Arc<File>),
+}
+
+impl Deref for Content<'_> {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        match self {
+            Self::Lower(file) => file,
+            Self::Upper(file) => file,
+        }
+    }
 }
 
 impl Stage {
@@ -41,7 +59,8 @@ impl Stage {
             shared.copy_up(node, if truncate { 0 } else { u64::MAX })?;
         }
         shared.hold(node)?;
-        let mut file = OpenFile { shared: Arc::clone(shared), node, body, access, lower: None, upper: OnceLock::new() };
+        let mut file =
+            OpenFile { shared: Arc::clone(shared), node, body, access, lower: None, upper: Mutex::new(None) };
         file.begin(truncate)?;
         Ok(file)
     }
@@ -51,7 +70,8 @@ impl Stage {
         let shared = Arc::clone(&self.shared);
         let body = shared.body(node)?;
         shared.hold(node)?;
-        Ok(OpenFile { shared, node, body, access: Access::ReadWrite, lower: None, upper: OnceLock::from(content) })
+        let upper = Mutex::new(Some((body.moves(), Arc::new(content))));
+        Ok(OpenFile { shared, node, body, access: Access::ReadWrite, lower: None, upper })
     }
 }
 
@@ -82,6 +102,7 @@ impl OpenFile {
     fn begin(&mut self, truncate: bool) -> Result<(), Errno> {
         if self.body.in_upper() {
             if truncate {
+                self.shared.unshare(self.node, &self.body, 0)?;
                 let file = self.shared.upper.content(self.node, true)?;
                 self.shared.truncate(self.node, &file, 0)?;
             }
@@ -101,23 +122,33 @@ impl OpenFile {
     }
 
     /// The file that has the content now.
-    fn content(&self) -> Result<&File, Errno> {
+    fn content(&self) -> Result<Content<'_>, Errno> {
         if !self.body.in_upper() {
-            return self.lower.as_ref().ok_or(Errno::STALE);
+            return self.lower.as_ref().map(Content::Lower).ok_or(Errno::STALE);
         }
-        if let Some(file) = self.upper.get() {
-            return Ok(file);
+        // Before the file is opened: one that moves meanwhile is opened once more the next time.
+        let moves = self.body.moves();
+        let mut opened = self.upper.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((before, file)) = &*opened
+            && *before == moves
+        {
+            return Ok(Content::Upper(Arc::clone(file)));
         }
-        let file = self.shared.upper.content(self.node, self.access.writes())?;
-        Ok(self.upper.get_or_init(|| file))
+        let file = Arc::new(self.shared.upper.content(self.node, self.access.writes())?);
+        *opened = Some((moves, Arc::clone(&file)));
+        Ok(Content::Upper(file))
     }
 
-    fn readable(&self) -> Result<&File, Errno> {
+    fn readable(&self) -> Result<Content<'_>, Errno> {
         if self.access.reads() { self.content() } else { Err(Errno::BADF) }
     }
 
-    fn writable(&self) -> Result<&File, Errno> {
-        if self.access.writes() { self.content() } else { Err(Errno::BADF) }
+    fn writable(&self) -> Result<Content<'_>, Errno> {
+        if !self.access.writes() {
+            return Err(Errno::BADF);
+        }
+        self.shared.unshare(self.node, &self.body, u64::MAX)?;
+        self.content()
     }
 
     /// Which node it is.
@@ -130,7 +161,7 @@ impl OpenFile {
     /// # Errors
     /// `BADF` if it is not open for reading; what the file system says.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
-        pread(self.readable()?, buf, offset)
+        pread(&*self.readable()?, buf, offset)
     }
 
     /// Writes at `offset`; may write less than all.
@@ -139,7 +170,7 @@ impl OpenFile {
     /// `BADF` if it is not open for writing, `NOSPC`, `FBIG`, `DQUOT`; what the file system says.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize, Errno> {
         let file = self.writable()?;
-        self.within_quota((offset, buf.len() as u64), || pwrite(file, buf, offset))
+        self.within_quota((offset, buf.len() as u64), || pwrite(&*file, buf, offset))
     }
 
     /// Does what takes space in a range of the content, if the stage may still take that.
@@ -150,9 +181,9 @@ impl OpenFile {
     ) -> Result<T, Errno> {
         let Some(quota) = &self.shared.quota else { return change() };
         let file = self.content()?;
-        let _grant = quota.grant_range(self.node, file, offset, length)?;
+        let _grant = quota.grant_range(self.node, &file, offset, length)?;
         let done = change();
-        quota.count(self.node, file);
+        quota.count(self.node, &file);
         done
     }
 
@@ -189,10 +220,10 @@ impl OpenFile {
             return Err(Errno::OPNOTSUPP);
         }
         let file = self.writable()?;
-        let Some(quota) = &self.shared.quota else { return fallocate(file, mode, offset, len) };
+        let Some(quota) = &self.shared.quota else { return fallocate(&*file, mode, offset, len) };
         let punches = mode.contains(FallocateFlags::PUNCH_HOLE);
         let takes = if punches { 0 } else { len };
-        match self.within_quota((offset, takes), || fallocate(file, mode, offset, len)) {
+        match self.within_quota((offset, takes), || fallocate(&*file, mode, offset, len)) {
             // What fallocate is known to say.
             Err(Errno::DQUOT) => return Err(Errno::NOSPC),
             other => other?,
@@ -211,7 +242,7 @@ impl OpenFile {
     /// `NXIO` at or past the end, `INVAL` for another kind of seek.
     pub fn seek_data_or_hole(&self, whence: SeekFrom) -> Result<u64, Errno> {
         match whence {
-            SeekFrom::Data(_) | SeekFrom::Hole(_) => seek(self.content()?, whence),
+            SeekFrom::Data(_) | SeekFrom::Hole(_) => seek(&*self.content()?, whence),
             _ => Err(Errno::INVAL),
         }
     }
@@ -227,7 +258,7 @@ impl OpenFile {
         }
         self.shared.sync_journal()?;
         let file = self.content()?;
-        if data_only { fdatasync(file) } else { fsync(file).and_then(|()| self.shared.upper.sync()) }
+        if data_only { fdatasync(&*file) } else { fsync(&*file).and_then(|()| self.shared.upper.sync()) }
     }
 
     /// Copies up to `len` bytes to another open file, in the kernel where it can; the number of bytes copied.
@@ -235,7 +266,9 @@ impl OpenFile {
     /// # Errors
     /// `BADF` for a wrong direction, `NOSPC`; what the file system says.
     pub fn copy_range(&self, offset: u64, to: &Self, to_offset: u64, len: usize) -> Result<usize, Errno> {
-        let (from, target) = (self.readable()?, to.writable()?);
+        let target = to.writable()?;
+        let from = self.readable()?;
+        let (from, target) = (&*from, &*target);
         let copy = |len| match copy_file_range(from, Some(&mut { offset }), target, Some(&mut { to_offset }), len) {
             Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS) => {
                 let mut buffer = vec![0; len.min(1024 * 1024)];
@@ -258,7 +291,7 @@ impl OpenFile {
     }
 
     /// Runs `f` with the descriptor that has the content now, open at least for what this file is open for. It must
-    /// not be used otherwise, and not be kept by a file opened for reading: copy-up replaces it.
+    /// not be used otherwise, and not be kept: copy-up replaces it, and so does the first write after a savepoint.
     ///
     /// # Errors
     /// What `f` returns.
@@ -266,7 +299,7 @@ impl OpenFile {
         f(self.content()?.as_fd())
     }
 
-    /// Whether the content is staged: from then on its descriptor stays the same.
+    /// Whether the content is staged: from then on it changes only through the stage.
     pub fn is_staged(&self) -> bool {
         self.body.in_upper()
     }

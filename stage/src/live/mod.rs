@@ -12,6 +12,7 @@ mod quota;
 mod references;
 mod remove;
 mod rename;
+mod saving;
 mod standing;
 #[cfg(test)]
 mod tests;
@@ -25,9 +26,11 @@ pub(crate) use options::boot_id;
 pub use file::OpenFile;
 pub use options::{Keep, OpenError, StageOptions};
 pub use references::ReferencesError;
+pub(crate) use saving::Saving;
 pub use types::{Access, Attr, Entry, NewNode, NodeId, SetAttr, SetTime, StatFs};
 
 use std::fs::File;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pvisor_spec::Durability;
@@ -60,6 +63,10 @@ struct Shared {
     durability: Durability,
     /// How much it may hold.
     quota: Option<Quota>,
+    /// The stage's directory.
+    dir: PathBuf,
+    /// Held while a savepoint is made.
+    saving: Mutex<()>,
     _lock: Lock,
 }
 

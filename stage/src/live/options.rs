@@ -149,6 +149,8 @@ impl Stage {
             keep: options.keep,
             durability: options.durability,
             quota,
+            dir: dir.to_owned(),
+            saving: Mutex::new(()),
             _lock: lock,
         };
         Ok(Self { shared: Arc::new(shared) })

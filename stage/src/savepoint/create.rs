@@ -1,8 +1,8 @@
 //! Making one.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::manifest::{MANIFEST, Manifest, describe_content};
+use super::manifest::{MANIFEST, Manifest, describe_contents};
 use super::share::{Files, is_dir, make_dir, sync_filesystem, write_new};
 use super::{HALF, SAVEPOINTS, Savepoint, SavepointError, check_name, collect, names, place, restore};
 use crate::NodeId;
@@ -11,7 +11,7 @@ use crate::journal::Journal;
 use crate::layout::{self, SEAL, UPPER};
 use crate::live::boot_id;
 use crate::load::{self, LoadError, SealedContent, SealedStage};
-use crate::upper::{Upper, content_name};
+use crate::upper::Upper;
 
 /// What a stage that is not in use consists of.
 struct Parts {
@@ -33,6 +33,38 @@ pub fn create_savepoint(dir: &Path, name: Option<&str>, now_ms: u64) -> Result<S
     }
     load::check_stage(dir)?;
     collect(&home)?;
+    let name = choose(dir, name)?;
+    let parts = Parts::of(dir)?;
+    let half = make_half(dir, &name)?;
+    let manifest = parts.save(dir, &half, (name, now_ms))?;
+    publish(dir, &half, &manifest)
+}
+
+/// A directory for one that is being made.
+pub(super) fn make_half(dir: &Path, name: &str) -> Result<PathBuf, SavepointError> {
+    let all = dir.join(SAVEPOINTS);
+    if !is_dir(&all) {
+        make_dir(&all)?;
+        layout::sync_dir(dir).blame("sync", dir)?;
+    }
+    let half = place(dir, &format!("{HALF}{name}"));
+    make_dir(&half)?;
+    Ok(half)
+}
+
+/// Completes one that is being made, and gives it its name.
+pub(super) fn publish(dir: &Path, half: &Path, manifest: &Manifest) -> Result<Savepoint, SavepointError> {
+    write_new(&half.join(MANIFEST), &manifest.encode()?)?;
+    sync_filesystem(half)?;
+    let whole = place(dir, &manifest.name);
+    std::fs::rename(half, &whole).blame("publish", &whole)?;
+    let all = dir.join(SAVEPOINTS);
+    layout::sync_dir(&all).blame("sync", &all)?;
+    Ok(manifest.describe())
+}
+
+/// A name that there is no savepoint of.
+pub(super) fn choose(dir: &Path, name: Option<&str>) -> Result<String, SavepointError> {
     let name = match name {
         Some(name) => name.to_owned(),
         None => free_number(dir)?,
@@ -41,20 +73,7 @@ pub fn create_savepoint(dir: &Path, name: Option<&str>, now_ms: u64) -> Result<S
     if place(dir, &name).symlink_metadata().is_ok() {
         return Err(SavepointError::Exists(name));
     }
-    let parts = Parts::of(dir)?;
-    let all = dir.join(SAVEPOINTS);
-    if !is_dir(&all) {
-        make_dir(&all)?;
-        layout::sync_dir(dir).blame("sync", dir)?;
-    }
-    let half = place(dir, &format!("{HALF}{name}"));
-    make_dir(&half)?;
-    let manifest = parts.save(dir, &half, (name, now_ms))?;
-    sync_filesystem(&half)?;
-    let whole = place(dir, &manifest.name);
-    std::fs::rename(&half, &whole).blame("publish", &whole)?;
-    layout::sync_dir(&all).blame("sync", &all)?;
-    Ok(manifest.describe())
+    Ok(name)
 }
 
 fn free_number(dir: &Path) -> Result<String, SavepointError> {
@@ -86,9 +105,7 @@ impl Parts {
         let staged = replayed.tree.nodes.iter().filter(|(_, node)| node.in_upper() && !node.is_dead());
         let mut ids: Vec<NodeId> = staged.map(|(id, _)| *id).collect();
         ids.sort_unstable();
-        let describe =
-            |id: &NodeId| describe_content(&upper, *id).blame("read", dir.join(UPPER).join(content_name(*id)));
-        let contents = crate::seal::each(&ids, describe).into_iter().collect::<Result<_, _>>()?;
+        let contents = describe_contents(&upper, &ids, dir)?;
         Ok(Self { contents, journal_length: replayed.end, seal: None })
     }
 
@@ -108,8 +125,6 @@ impl Parts {
             return Err(SavepointError::damaged(&name, "the journal changed while it was copied"));
         }
         let contents = self.contents.clone();
-        let manifest = Manifest { name, created_ms: now_ms, journal_length, journal_hash, seal, contents };
-        write_new(&half.join(MANIFEST), &manifest.encode()?)?;
-        Ok(manifest)
+        Ok(Manifest { name, created_ms: now_ms, journal_length, journal_hash, seal, contents })
     }
 }

@@ -55,6 +55,12 @@ pub enum SavepointError {
     /// The machine was started anew since the stage was written, so its files may not be what was written.
     #[error("the machine was restarted before the stage {0:?} was sealed")]
     Restarted(PathBuf),
+    /// The pause of a run that goes on came to its limit.
+    #[error("the pause came to its limit while the stage was saved")]
+    Overdue,
+    /// Nothing of the stage is kept.
+    #[error("the stage is thrown away at the end, so nothing of it is saved")]
+    ThrownAway,
     /// The directory for a fork has something in it.
     #[error("{0:?} is there already")]
     Occupied(PathBuf),

@@ -6,21 +6,28 @@ use std::path::Path;
 use super::manifest::Manifest;
 use super::share::{Files, make_dir, sync_filesystem, write_new};
 use super::{SavepointError, check_name, place, restore};
-use crate::apply::{Blame, Home, recover_home};
+use crate::apply::{Blame, Home, HomeError, recover_home};
 use crate::layout::{self, LOCK, Lock, SEAL, WORK};
 use crate::load::{self, SealedContent, SealedStage};
 use crate::{LoadError, Seal};
 
 /// Makes a stage at `to`, which must not be there, of the same directory and with the same changes as the stage at
-/// `dir`, or one of its savepoints. It has its own ledger: nothing of it is applied. The result is sealed.
+/// `dir`, or one of its savepoints; a savepoint's also while its run goes on. It has its own ledger: nothing of it is
+/// applied. The result is sealed.
 ///
 /// # Errors
-/// The stage is in use or not sealed and no savepoint was named, the savepoint is damaged, or a file can't be made.
+/// No savepoint was named and the stage is in use or not sealed, the savepoint is damaged, or a file can't be made.
 pub fn fork(dir: &Path, savepoint: Option<&str>, to: &Path) -> Result<Seal, SavepointError> {
-    let home = Home::open(dir)?;
-    recover_home(&home)?;
-    if let Some(name) = restore::pending(dir)? {
-        return Err(SavepointError::Restoring(name));
+    let home = match Home::open(dir) {
+        // A savepoint never changes and nobody else can remove it, so it can be read while the run goes on.
+        Err(HomeError::Locked(_)) if savepoint.is_some() => None,
+        home => Some(home?),
+    };
+    if let Some(home) = &home {
+        recover_home(home)?;
+        if let Some(name) = restore::pending(dir)? {
+            return Err(SavepointError::Restoring(name));
+        }
     }
     let (from, contents, journal_length, seal) = match savepoint {
         Some(name) => {

@@ -124,8 +124,17 @@ fn is_content(file: &File, content: &SealedContent) -> Result<bool, crate::Errno
     Ok((hash, size) == (content.hash, content.size))
 }
 
-/// What is said of a content that nobody writes.
-pub(super) fn describe_content(upper: &Upper, id: NodeId) -> Result<SealedContent, crate::Errno> {
+/// What is said of contents in `dir` that nobody writes.
+pub(super) fn describe_contents(
+    upper: &Upper,
+    ids: &[NodeId],
+    dir: &Path,
+) -> Result<Vec<SealedContent>, SavepointError> {
+    let one = |id: &NodeId| describe_content(upper, *id).blame("read", dir.join(UPPER).join(content_name(*id)));
+    Ok(crate::seal::each(ids, one).into_iter().collect::<Result<_, _>>()?)
+}
+
+fn describe_content(upper: &Upper, id: NodeId) -> Result<SealedContent, crate::Errno> {
     let file = upper.content(id, false)?;
     let (hash, size) = hash_file(&file)?;
     Ok(SealedContent::new(id, size, hash, crate::stat::Stat::of(&file)?.mtime))

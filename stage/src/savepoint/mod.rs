@@ -7,12 +7,14 @@
 //! | `upper/` | the contents: sharing blocks or, where the file system can't, the very files |
 //! | `seal` | of a sealed stage |
 //!
-//! A content is shared as a file only where nobody writes it any more: savepoints are made of stages that are not in
-//! use, and nothing ever writes to contents of those. The journal is always a file of its own, for a seal appends to it.
+//! A content is shared as a file only where nobody writes it any more: nothing ever writes to contents of stages that
+//! are not in use, and one that is gives a content that it shares a new file before it writes it again. The journal is
+//! always a file of its own, for a stage in use and a seal append to it.
 
 mod create;
 mod error;
 mod fork;
+mod live;
 mod manifest;
 mod restore;
 mod share;
@@ -22,11 +24,14 @@ mod tests;
 pub use create::create_savepoint;
 pub use error::SavepointError;
 pub use fork::fork;
+pub use live::{PreparedSavepoint, TakenSavepoint};
 pub use restore::restore_savepoint;
 
 pub(crate) use restore::RESTORING;
 
 use std::path::{Path, PathBuf};
+
+use rustix::fd::OwnedFd;
 
 use crate::ContentHash;
 use crate::apply::{Blame, Fault, Home, remove_tree};
@@ -49,7 +54,7 @@ pub struct Savepoint {
     pub name: String,
     /// When it was made: milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// The seal that the stage had: digest, and number of changes. `None`: its run had broken off.
+    /// The seal that the stage had: digest, and number of changes. `None`: its run went on, or had broken off.
     pub seal: Option<(ContentHash, u64)>,
     /// Number of staged contents.
     pub contents: u64,
@@ -138,13 +143,20 @@ fn collect(home: &Home) -> Result<Collected, SavepointError> {
         collected.files += remove_tree(disk, home.work().blame("open", &work)?, restore::IN_WORK.as_bytes())
             .blame("remove", work.join(restore::IN_WORK))?;
     }
-    let all = home.path().join(SAVEPOINTS);
     let Ok(dir) = home.subdir(SAVEPOINTS) else { return Ok(collected) };
+    remove_halves(home.path(), &dir, &mut collected)?;
+    Ok(collected)
+}
+
+/// Removes what is half made or half removed; `dir` is the directory of the savepoints.
+fn remove_halves(stage: &Path, dir: &OwnedFd, collected: &mut Collected) -> Result<(), Fault> {
+    let disk = crate::apply::plain_disk();
+    let all = stage.join(SAVEPOINTS);
     for name in list(&all)?.into_iter().filter(|n| n.starts_with(HALF) || n.starts_with(GOING)) {
-        collected.files += remove_tree(disk, &dir, name.as_bytes()).blame("remove", all.join(&name))?;
+        collected.files += remove_tree(disk, dir, name.as_bytes()).blame("remove", all.join(&name))?;
         collected.savepoints += 1;
     }
-    Ok(collected)
+    Ok(())
 }
 
 /// Names of whole savepoints.

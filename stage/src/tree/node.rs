@@ -1,7 +1,7 @@
 //! One node.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::journal::{FreshKind, Pin};
@@ -13,9 +13,13 @@ use crate::{FileKind, stat::InodeKey};
 /// Where a regular file's content is, shared with its open handles.
 #[derive(Debug, Default)]
 pub(crate) struct Body {
-    /// Held while the content moves from lower to upper, and by nothing else.
+    /// Held while the content moves from lower to upper, or there to a file of its own, and by nothing else.
     pub copying: Mutex<()>,
     upper: AtomicBool,
+    /// A savepoint or another stage has the very same file, so it must not be written.
+    shared: AtomicBool,
+    /// How often the content moved to another file in upper.
+    moves: AtomicU32,
 }
 
 impl Body {
@@ -25,6 +29,22 @@ impl Body {
 
     pub fn set_upper(&self) {
         self.upper.store(true, Ordering::Release);
+    }
+
+    pub fn is_shared(&self) -> bool {
+        self.shared.load(Ordering::Acquire)
+    }
+
+    pub fn set_shared(&self, shared: bool) {
+        self.shared.store(shared, Ordering::Release);
+    }
+
+    pub fn moves(&self) -> u32 {
+        self.moves.load(Ordering::Acquire)
+    }
+
+    pub fn count_move(&self) {
+        self.moves.fetch_add(1, Ordering::Release);
     }
 }
 

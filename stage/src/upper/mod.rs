@@ -10,7 +10,7 @@ use std::fs::File;
 use std::path::Path;
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfs, Timestamps, openat, unlinkat, utimensat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfs, Timestamps, openat, renameat, unlinkat, utimensat};
 
 use crate::Errno;
 use crate::layout::UPPER;
@@ -44,6 +44,19 @@ impl Upper {
     pub fn create(&self, id: NodeId) -> Result<File, Errno> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(openat(&self.dir, content_name(id), flags, Mode::RUSR | Mode::WUSR)?.into())
+    }
+
+    /// Puts another file in a content's place: `fill` gets it empty, and what it did is there whole or not at all.
+    pub fn replace(&self, id: NodeId, fill: impl FnOnce(&File) -> Result<(), Errno>) -> Result<File, Errno> {
+        let temp = format!("{}.new", content_name(id));
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = File::from(openat(&self.dir, &*temp, flags, Mode::RUSR | Mode::WUSR)?);
+        let replaced = fill(&file).and_then(|()| renameat(&self.dir, &*temp, &self.dir, content_name(id)));
+        if let Err(e) = replaced {
+            let _ = unlinkat(&self.dir, &*temp, AtFlags::empty());
+            return Err(e);
+        }
+        Ok(file)
     }
 
     /// An existing content.

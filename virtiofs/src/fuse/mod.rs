@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use fuser::{Config, INodeNo, Session, SessionACL};
+use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 use rustix::mount::MountFlags;
 
 use crate::StageFs;
@@ -81,7 +81,30 @@ pub fn mount_prepared(target: &CStr, options: &CStr) -> rustix::io::Result<()> {
 pub struct Server {
     filesystem: Arc<StageFs>,
     ended: Receiver<io::Result<()>>,
+    mappings: Mappings,
     _listener: Listener,
+}
+
+/// Files as programs have them mapped, seen from the side that serves them.
+#[derive(Clone)]
+pub struct Mappings {
+    notifier: Notifier,
+    numbers: Arc<Numbers>,
+}
+
+impl Mappings {
+    /// Has the kernel send all that a shared mapping made dirty of a file, and returns once it is written. The file is
+    /// named by its inode number on the mount; one that the kernel does not know has nothing to send.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn write_back(&self, inode: u64) -> io::Result<()> {
+        if self.numbers.node(inode).is_err() {
+            return Ok(());
+        }
+        // Length 0: to the end. The kernel launders each page before it drops it.
+        self.notifier.inval_inode(INodeNo(inode), 0, 0)
+    }
 }
 
 /// Answers the requests that come from a mounted `/dev/fuse` descriptor, on threads of its own. Returns after the
@@ -99,6 +122,7 @@ pub fn serve(filesystem: Arc<StageFs>, device: OwnedFd, threads: NonZeroUsize) -
     let adapter = Adapter::new(Arc::clone(&filesystem), Arc::clone(&numbers), Arc::clone(&watch));
     let session = Session::from_fd(adapter, device, SessionACL::All, config).map_err(ServeError::Handshake)?;
     let listener = watch.listen(session.notifier()).map_err(ServeError::Thread)?;
+    let mappings = Mappings { notifier: session.notifier(), numbers: Arc::clone(&numbers) };
     let notifier = session.notifier();
     filesystem.on_privilege_lost(move |node| {
         if let Some(number) = numbers.known(node) {
@@ -114,10 +138,15 @@ pub fn serve(filesystem: Arc<StageFs>, device: OwnedFd, threads: NonZeroUsize) -
             let _ = sender.send(session.run());
         })
         .map_err(ServeError::Thread)?;
-    Ok(Server { filesystem, ended, _listener: listener })
+    Ok(Server { filesystem, ended, mappings, _listener: listener })
 }
 
 impl Server {
+    /// What programs have mapped of it.
+    pub fn mappings(&self) -> Mappings {
+        self.mappings.clone()
+    }
+
     /// Waits until the last mount is gone and every request is answered; then no thread of the server is left.
     ///
     /// # Errors

@@ -4,12 +4,12 @@ use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 
-use super::RunNameArgs;
+use super::{RunNameArgs, Span};
 
 /// `pvisor checkpoint`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CheckpointCommand {
-    /// Keep the stage as it is now
+    /// Keep the stage as it is now, of a run on the host also while it goes on
     Create(CreateArgs),
     /// List the savepoints, oldest first
     List(RunNameArgs),
@@ -46,6 +46,9 @@ pub(crate) struct CreateArgs {
     /// What to call it [default: the next number]
     #[arg(long)]
     pub(crate) name: Option<String>,
+    /// How long a run that goes on may be held still for it
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    pub(crate) max_pause: Span,
     /// Answer in JSON
     #[arg(long)]
     pub(crate) json: bool,

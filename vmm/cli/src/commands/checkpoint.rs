@@ -2,19 +2,20 @@
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use pvisor_spec::{ExitCode, StageState};
+use pvisor_spec::{ControlAnswer, ControlRequest, ExecutorKind, ExitCode, StageState};
 use pvisor_stage::{
-    Collected, Savepoint, collect_savepoints, create_savepoint, delete_savepoint, restore_savepoint, savepoint,
-    savepoints, verify_savepoint,
+    Collected, Savepoint, SavepointError, collect_savepoints, create_savepoint, delete_savepoint, restore_savepoint,
+    savepoint, savepoints, verify_savepoint,
 };
 use serde::Serialize;
 
 use super::surroundings;
 use crate::args::{CheckpointCommand, CollectArgs, CreateArgs, RestoreArgs, RunNameArgs, SavepointArgs};
-use crate::report::{Failure, ago, answer, answer_json, count, plain, size};
-use crate::runs::{Entry, Run, Store, now_ms};
+use crate::report::{Failure, ago, answer, answer_json, chain, count, plain, size};
+use crate::resolve::Ambient;
+use crate::runs::{ControlError, Entry, Run, Store, ask, now_ms};
 use crate::stages::{self, hex, savepoint_failure, sealed};
 
 /// One savepoint, for programs.
@@ -22,11 +23,14 @@ use crate::stages::{self, hex, savepoint_failure, sealed};
 struct Row {
     name: String,
     created_ms: u64,
-    /// BLAKE3 of the seal that the stage had; none where its run had broken off.
+    /// BLAKE3 of the seal that the stage had; none where its run went on or had broken off.
     seal: Option<String>,
     changes: Option<u64>,
     contents: u64,
     bytes: u64,
+    /// How long the command was held still for it, where it has just been made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pause_ms: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -66,52 +70,115 @@ pub(super) fn checkpoint(command: &CheckpointCommand) -> Result<u8, Failure> {
     }
 }
 
+/// The stage of a run, for who only reads its savepoints.
+fn stage_of(name: &OsStr) -> Result<PathBuf, Failure> {
+    let (ambient, store) = surroundings()?;
+    Ok(match live(name, &ambient, &store) {
+        Some(run) => stage_dir(&run)?.to_owned(),
+        None => stages::find(name, &store, &ambient)?.dir,
+    })
+}
+
 /// The stage of a run, which need not be sealed but must be over.
 fn place(name: &OsStr) -> Result<(Store, PathBuf, Option<Run>), Failure> {
     let (ambient, store) = surroundings()?;
-    if let Ok(run) = store.find(name, &ambient.cwd)
-        && run.is_live()
-    {
+    if let Some(run) = live(name, &ambient, &store) {
         return Err(Failure::new("run_goes_on", format!("{} is still going on", run.id))
-            .hint("savepoints are made of runs that are over: wait for its end, or end it with `pvisor kill`")
+            .hint("wait for its end, or end it with `pvisor kill`")
             .code(ExitCode::UNSUPPORTED));
     }
     let target = stages::find(name, &store, &ambient)?;
     Ok((store, target.dir, target.run))
 }
 
+/// The run of that name, if it goes on.
+fn live(name: &OsStr, ambient: &Ambient, store: &Store) -> Option<Run> {
+    store.find(name, &ambient.cwd).ok().filter(Run::is_live)
+}
+
+fn stage_dir(run: &Run) -> Result<&Path, Failure> {
+    run.stage_dir().ok_or_else(|| {
+        Failure::new("no_stage", format!("{} has no stage", run.id)).hint("`pvisor run --stage DIR` stages changes")
+    })
+}
+
 fn create(args: &CreateArgs) -> Result<u8, Failure> {
-    let (_, dir, _) = place(&args.run)?;
+    let (ambient, store) = surroundings()?;
+    if let Some(run) = live(&args.run, &ambient, &store) {
+        let (made, pause_ms) = create_live(&run, args)?;
+        return one(&Row { pause_ms: Some(pause_ms), ..row(&made) }, &made, args.json, "made");
+    }
+    let dir = stages::find(&args.run, &store, &ambient)?.dir;
     let made = create_savepoint(&dir, args.name.as_deref(), now_ms()).map_err(|e| savepoint_failure(&e))?;
-    one(&made, args.json, "made")
+    one(&row(&made), &made, args.json, "made")
+}
+
+/// Has the worker of a run that goes on save it.
+fn create_live(run: &Run, args: &CreateArgs) -> Result<(Savepoint, u64), Failure> {
+    let dir = stage_dir(run)?;
+    if run.record.spec.executor == Some(ExecutorKind::Krun) {
+        let message = format!("{} goes on in a VM, and savepoints of those are not supported yet", run.id);
+        return Err(Failure::new("unsupported", message)
+            .hint("wait for its end, or end it with `pvisor kill`: runs that are over can be saved")
+            .code(ExitCode::UNSUPPORTED));
+    }
+    if let Some(name) = &args.name {
+        // What is wrong with a name is told the same way as of runs that are over.
+        match savepoint(dir, name) {
+            Ok(_) => return Err(savepoint_failure(&SavepointError::Exists(name.clone()))),
+            Err(e @ SavepointError::Name(_)) => return Err(savepoint_failure(&e)),
+            Err(_) => {}
+        }
+    }
+    let request = ControlRequest::Save { name: args.name.clone(), pause_limit_ms: args.max_pause.0 };
+    match ask(run, &request) {
+        Ok(ControlAnswer::Saved(saved)) => {
+            let made = savepoint(dir, &saved.name).map_err(|e| savepoint_failure(&e))?;
+            Ok((made, saved.pause_ms))
+        }
+        Ok(ControlAnswer::Failed(failed)) => Err(Failure::new(&failed.kind, failed.message).hint(failed.hint)),
+        Err(e) => Err(match e {
+            ControlError::Absent(_) => Failure::new("run_goes_on", format!("{}: {}", run.id, chain(&e)))
+                .hint("its command has not begun, or is just over: try it again")
+                .code(ExitCode::UNSUPPORTED),
+            ControlError::Io(_) | ControlError::Malformed => {
+                Failure::new("control", format!("{}: {}", run.id, chain(&e)))
+                    .hint("`pvisor status` tells whether the run still goes on; nothing half saved is ever used")
+            }
+        }),
+    }
 }
 
 fn show(args: &SavepointArgs) -> Result<u8, Failure> {
-    let (_, dir, _) = place(&args.run)?;
+    let dir = stage_of(&args.run)?;
     let found = savepoint(&dir, &args.name).map_err(|e| savepoint_failure(&e))?;
-    one(&found, args.json, "")
+    one(&row(&found), &found, args.json, "")
 }
 
 fn verify(args: &SavepointArgs) -> Result<u8, Failure> {
-    let (_, dir, _) = place(&args.run)?;
+    let dir = stage_of(&args.run)?;
     let whole = verify_savepoint(&dir, &args.name).map_err(|e| savepoint_failure(&e))?;
-    one(&whole, args.json, "whole")
+    one(&row(&whole), &whole, args.json, "whole")
 }
 
-fn one(savepoint: &Savepoint, json: bool, done: &str) -> Result<u8, Failure> {
+fn one(row: &Row, savepoint: &Savepoint, json: bool, done: &str) -> Result<u8, Failure> {
     if json {
-        answer_json(&row(savepoint))?;
+        answer_json(row)?;
     } else {
         answer(|out| {
             line(out, savepoint)?;
-            if done.is_empty() { Ok(()) } else { writeln!(out, "{done}") }
+            match (done, row.pause_ms) {
+                ("", _) => Ok(()),
+                (done, None) => writeln!(out, "{done}"),
+                (done, Some(pause)) => writeln!(out, "{done}; the command was held still for {pause} ms"),
+            }
         })?;
     }
     Ok(ExitCode::OK)
 }
 
 fn list(args: &RunNameArgs) -> Result<u8, Failure> {
-    let (_, dir, _) = place(&args.run)?;
+    let dir = stage_of(&args.run)?;
     let (whole, broken) = savepoints(&dir).map_err(|e| savepoint_failure(&e))?;
     if args.json {
         let broken = broken.iter().map(|(name, e)| Broken { name: name.clone(), reason: crate::report::chain(e) });
@@ -195,13 +262,14 @@ fn row(savepoint: &Savepoint) -> Row {
         changes: savepoint.seal.map(|(_, changes)| changes),
         contents: savepoint.contents,
         bytes: savepoint.bytes,
+        pause_ms: None,
     }
 }
 
 fn line(out: &mut dyn Write, savepoint: &Savepoint) -> io::Result<()> {
     let state = match savepoint.seal {
         Some((_, changes)) => count(changes, "change"),
-        None => "its run broke off".to_owned(),
+        None => "not sealed".to_owned(),
     };
     writeln!(
         out,

@@ -26,8 +26,13 @@ struct Fork {
 
 pub(super) fn fork(args: &ForkArgs) -> Result<u8, Failure> {
     let (ambient, store) = surroundings()?;
-    let target = stages::find(&args.run, &store, &ambient)?;
-    let Some(run) = &target.run else {
+    let live = store.find(&args.run, &ambient.cwd).ok().filter(|run| run.is_live() && args.savepoint.is_some());
+    let run = match live {
+        // A savepoint stays as it is while its run goes on.
+        Some(run) => Some(run),
+        None => stages::find(&args.run, &store, &ambient)?.run,
+    };
+    let Some(run) = &run else {
         return Err(Failure::new("no_run", "that stage has no record of a run, so it can't be forked")
             .code(ExitCode::NO_SUCH_RUN));
     };
@@ -87,6 +92,11 @@ fn one(store: &Store, of: &Run, args: &ForkArgs) -> Result<Fork, Failure> {
 fn outcome_of(run: &Run) -> Outcome {
     match &run.bundle {
         Some(bundle) => bundle.outcome.clone(),
+        None if run.is_live() => Outcome::Interrupted(Interruption {
+            kind: "goes_on".to_owned(),
+            message: format!("{} still went on when this savepoint of it was forked", run.id),
+            hint: String::new(),
+        }),
         None => Outcome::Interrupted(Interruption {
             kind: "supervisor_lost".to_owned(),
             message: "nothing is known of the command's end".to_owned(),

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use pvisor_spec::{Bundle, RunSpec};
+use pvisor_spec::{Bundle, CONTROL_SOCKET, RunSpec};
 
 use super::file::{Sync, write_json};
 use super::lock::{Attempt, try_exclusive};
@@ -27,8 +27,10 @@ pub(super) const UNBORN: &str = ".new-";
 pub(super) fn close(dir: &Path, record: &RunRecord, bundle: &Bundle) -> Result<(), StoreError> {
     write_json(&dir.join(BUNDLE), bundle, Sync::Content)?;
     write_json(&dir.join(RECORD), record, Sync::Name)?;
-    // Not looked at any more.
-    let _ = fs::remove_file(dir.join(PROGRESS));
+    // Not looked at any more, and a socket that a worker left when it was killed.
+    for name in [PROGRESS, CONTROL_SOCKET] {
+        let _ = fs::remove_file(dir.join(name));
+    }
     Ok(())
 }
 

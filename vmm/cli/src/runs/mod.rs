@@ -5,6 +5,7 @@
 //! | `run.json` | what was asked for, which processes are at it, how far it came |
 //! | `progress.json` | the same, while the run goes on |
 //! | `bundle.json` | the Run Bundle; there once the run is over |
+//! | `control` | the worker's socket, while the command of a host run goes on |
 //! | `lock` | `flock` held by the supervisor for its whole life |
 //! | `stage/` | the stage, where no other place was named |
 //! | `console.log` | what the guest's console said |
@@ -16,6 +17,7 @@
 //! next settles it: ends what is left of it and writes the bundle that the supervisor could not.
 
 mod claim;
+mod control;
 mod error;
 mod file;
 mod home;
@@ -28,6 +30,7 @@ mod settle;
 mod store;
 
 pub(crate) use claim::Claim;
+pub(crate) use control::{ControlError, ask};
 pub(crate) use error::StoreError;
 pub(crate) use file::{Sync, write_json};
 pub(crate) use home::run_home;

@@ -110,6 +110,7 @@ pub(crate) fn savepoint_failure(error: &SavepointError) -> Failure {
         SavepointError::Seal(_) => Failure::new("seal", message).hint("when the cause is gone, restore it again"),
         SavepointError::Ledger(_) | SavepointError::Load(_) => Failure::new("damaged", message),
         SavepointError::Io(_) | SavepointError::Occupied(_) => Failure::new("io", message),
+        SavepointError::Overdue | SavepointError::ThrownAway => Failure::new("savepoint", message),
     }
 }
 
