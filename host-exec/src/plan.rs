@@ -77,6 +77,8 @@ pub(crate) struct StagePlan {
     pub(crate) dir: PathBuf,
     pub(crate) durability: Durability,
     pub(crate) max_bytes: Option<u64>,
+    /// It is there and is gone on with.
+    pub(crate) resume: bool,
 }
 
 impl Plan {
@@ -114,6 +116,7 @@ impl Plan {
                     dir: absolute(&stage.dir, "stage")?,
                     durability: stage.durability,
                     max_bytes: stage.max_bytes,
+                    resume: job.resume,
                 }),
             },
             own_network: spec.network != NetworkMode::Host && with(receipts::NETWORK_NAMESPACE),

@@ -97,3 +97,50 @@ fn forks_are_runs_of_their_own() {
     assert_eq!(fs::metadata(world.project().join("hard")).unwrap().nlink(), 2);
     world.pvisor(&["fork", "run-0"]).expect(4);
 }
+
+#[test]
+fn a_command_in_a_fork_goes_on_where_the_other_ended() {
+    let world = repository();
+    let script = "echo one > src/lib.rs; echo new > new; mv README.md moved; [ -z \"$PVISOR_E2E\" ] || exit 9";
+    world.staged(script).expect(0);
+    let of = world.status()["id"].as_str().unwrap().to_owned();
+    world.pvisor(&["checkpoint", "create", &of, "--name", "here"]).expect(0);
+    let before = world.listing();
+    let args = ["fork", &of, "--env", "PVISOR_E2E=x", "--", "sh", "-c"];
+    let script = "cat src/lib.rs moved; [ ! -e README.md ] && echo two >> src/lib.rs; echo $PVISOR_E2E > new; exit 7";
+    let ran = world.pvisor(&[&args[..], &[script]].concat()).expect(7);
+    assert_eq!(ran.stdout(), "one\na project\n");
+    assert!(ran.stderr().contains("changes staged"), "{ran}");
+    let status = world.status();
+    assert_eq!((status["forked_from"].as_str(), status["exit_code"].as_u64()), (Some(&*of), Some(7)));
+    assert_eq!(status["stage"]["state"], "sealed");
+    let fork = status["id"].as_str().unwrap().to_owned();
+    assert_eq!(world.listing(), before);
+    // From a savepoint, in the middle of a third generation.
+    let args = ["fork", &fork, "--", "sh", "-c", "echo three >> src/lib.rs; rm new"];
+    world.pvisor(&args).expect(0);
+    let third = world.status()["id"].as_str().unwrap().to_owned();
+    world.pvisor(&["fork", &of, "--savepoint", "here", "--", "sh", "-c", "grep -q one src/lib.rs && rm new"]).expect(0);
+    world.pvisor(&["discard", "last"]).expect(0);
+    world.pvisor(&["discard", &fork]).expect(0);
+    world.pvisor(&["apply", &third]).expect(0);
+    assert_eq!(fs::read_to_string(world.project().join("src/lib.rs")).unwrap(), "one\ntwo\nthree\n");
+    assert!(!world.project().join("new").exists() && world.project().join("moved").exists());
+    // The run that all of it began with still has its own.
+    assert_eq!(world.pvisor(&["status", &of, "--json"]).expect(0).json()["stage"]["changes"], 4);
+    world.assert_nothing_left();
+}
+
+#[test]
+fn a_fork_whose_command_can_not_begin_says_so_as_a_run_does() {
+    let world = repository();
+    world.staged("echo one > src/lib.rs").expect(0);
+    let of = world.status()["id"].as_str().unwrap().to_owned();
+    world.pvisor(&["fork", &of, "--", "no-such-program"]).expect(127);
+    world.pvisor(&["fork", &of, "--savepoint", "none", "--", "true"]).expect(125).says(&["no savepoint"]);
+    world.pvisor(&["fork", "run-0", "--", "true"]).expect(125);
+    world.pvisor(&["fork", &of, "--count", "2", "--", "true"]).expect(2);
+    let fails = world.pvisor(&["fork", &of, "--json", "--savepoint", "none", "--", "true"]).expect(125);
+    assert!(fails.stderr().contains("\"kind\""), "{fails}");
+    assert_eq!(world.pvisor(&["status", &of, "--json"]).expect(0).json()["stage"]["changes"], 1);
+}

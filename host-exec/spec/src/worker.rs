@@ -21,6 +21,9 @@ pub struct WorkerJob {
     pub initramfs: Option<OsBytes>,
     /// Hidden paths of the guest's or the sandbox's root: globs against the absolute path on the host.
     pub hidden: Vec<String>,
+    /// The stage is there, sealed: the run goes on with it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub resume: bool,
     /// Controls to leave out, by name: for tests that show what each is for. pvisor itself never sets it, and what is
     /// left out is not claimed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -38,7 +38,7 @@ impl ServedStage {
         let hidden = plan.sandbox.as_ref().map_or_else(Vec::new, |sandbox| sandbox.hidden.clone());
         let home = plan.sandbox.as_ref().and_then(|sandbox| sandbox.home.as_ref());
         let options = StageOptions { hidden, ..StageOptions::default() };
-        let (dir, lower, options) = match (which, &plan.stage, home) {
+        let (dir, lower, options, resume) = match (which, &plan.stage, home) {
             (Served::Project, Some(spec), _) => {
                 let options = StageOptions {
                     durability: spec.durability,
@@ -46,15 +46,15 @@ impl ServedStage {
                     max_bytes: spec.max_bytes,
                     ..options
                 };
-                (spec.dir.clone(), &plan.project, options)
+                (spec.dir.clone(), &plan.project, options, spec.resume)
             }
             (Served::Home, _, Some(home)) => {
-                (plan.run_dir.join(HOME), home, StageOptions { keep: Keep::ThrowAway, ..options })
+                (plan.run_dir.join(HOME), home, StageOptions { keep: Keep::ThrowAway, ..options }, false)
             }
             _ => return Err(failure("internal", "a mount without a stage", "")),
         };
-        let stage = Stage::create(&dir, lower, options)
-            .map_err(|e| failure_from("stage", &e, "name another directory with --stage"))?;
+        let made = if resume { Stage::resume(&dir, lower, &options) } else { Stage::create(&dir, lower, options) };
+        let stage = made.map_err(|e| failure_from("stage", &e, "name another directory with --stage"))?;
         let stage = Arc::new(stage);
         let filesystem = Arc::new(StageFs::new(Arc::clone(&stage), FsOptions::default()));
         let server = fuse::serve(Arc::clone(&filesystem), device, threads())

@@ -175,6 +175,7 @@ impl Setup {
             kernel: None,
             initramfs: None,
             hidden: vec![],
+            resume: false,
             without: vec![],
         };
         std::fs::write(&job, serde_json::to_vec(&document).unwrap()).unwrap();

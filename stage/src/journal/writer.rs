@@ -1,7 +1,7 @@
 //! Appending to a journal.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -43,6 +43,24 @@ impl Journal {
         let bytes = JOURNAL_ENVELOPE.wrap(&payload);
         file.write_all_at(&bytes, 0)?;
         Ok(Self::at(file, bytes.len() as u64))
+    }
+
+    /// Makes the file with its header and the frames of another journal, those between the two offsets.
+    pub fn create_from(dir: &Path, header: &Header, from: &Path, (start, end): (u64, u64)) -> io::Result<Self> {
+        let mut journal = Self::create(dir, header)?;
+        let Some(file) = journal.file() else { return Ok(journal) };
+        let mut options = OpenOptions::new();
+        let mut source = options.read(true).custom_flags(nofollow()).open(from.join(JOURNAL))?;
+        source.seek(SeekFrom::Start(start))?;
+        let mut target = &*file;
+        target.seek(SeekFrom::Start(journal.end))?;
+        let length = end.saturating_sub(start);
+        if io::copy(&mut source.take(length), &mut target)? != length {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        journal.end += length;
+        journal.reserved = journal.end;
+        Ok(journal)
     }
 
     /// Continues a journal whose first `end` bytes are whole; a torn tail is cut off.

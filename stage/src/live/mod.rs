@@ -12,6 +12,7 @@ mod quota;
 mod references;
 mod remove;
 mod rename;
+mod resume;
 mod saving;
 mod standing;
 #[cfg(test)]

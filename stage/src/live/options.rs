@@ -12,9 +12,11 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use super::quota::Quota;
 use super::{Shared, Stage, State};
+use crate::LoadError;
 use crate::journal::{Header, Journal};
 use crate::layout::{self, Lock, RESERVE, UPPER, WORK};
 use crate::lower::{Lower, Mask, PatternError};
+use crate::stat::Stat;
 use crate::tree::Tree;
 use crate::upper::Upper;
 
@@ -85,12 +87,25 @@ pub enum OpenError {
     /// The lower is no directory.
     #[error("{0:?} is not a directory")]
     NotDirectory(PathBuf),
+    /// The stage to go on with can't be read, or is not sealed.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The stage to go on with is of another directory, or something of it was applied already.
+    #[error("the stage {stage:?} can't go on with the directory {lower:?}: {what}")]
+    Unfit {
+        /// The stage's directory.
+        stage: PathBuf,
+        /// The lower.
+        lower: PathBuf,
+        /// Why.
+        what: &'static str,
+    },
     /// A pattern of hidden paths is wrong.
     #[error(transparent)]
     Pattern(#[from] PatternError),
 }
 
-fn at(path: &Path) -> impl FnOnce(io::Error) -> OpenError {
+pub(super) fn at(path: &Path) -> impl FnOnce(io::Error) -> OpenError {
     let path = path.to_owned();
     move |source| OpenError::Io { path, source }
 }
@@ -128,7 +143,7 @@ impl Stage {
             Keep::Reviewable => {
                 reserve(&dir.join(WORK).join(RESERVE));
                 let path = dir.join(layout::JOURNAL);
-                Journal::create(dir, &header(lower, &pinned, options)).map_err(at(&path))?
+                Journal::create(dir, &header(lower, pinned.root_stat(), options)).map_err(at(&path))?
             }
         };
         let upper = Upper::open(dir).map_err(io::Error::from).map_err(at(&dir.join(UPPER)))?;
@@ -136,25 +151,40 @@ impl Stage {
             layout::sync_dir(dir).map_err(at(dir))?;
         }
         let tree = Tree::new(pinned.root_stat(), false);
+        Ok(Self::of(Parts { dir: dir.to_owned(), lower: pinned, mask, upper, lock }, State { tree, journal }, options))
+    }
+
+    /// Puts it together.
+    pub(super) fn of(parts: Parts, state: State, options: &StageOptions) -> Self {
+        let Parts { dir, lower, mask, upper, lock } = parts;
         let quota = options.max_bytes.map(Quota::new);
         if let Some(quota) = &quota {
-            quota.set_journal(journal.length());
+            quota.set_journal(state.journal.length());
         }
         let shared = Shared {
-            lower: pinned,
+            lower,
             mask,
             upper,
-            journal: journal.file(),
-            state: Mutex::new(State { tree, journal }),
+            journal: state.journal.file(),
+            state: Mutex::new(state),
             keep: options.keep,
             durability: options.durability,
             quota,
-            dir: dir.to_owned(),
+            dir,
             saving: Mutex::new(()),
             _lock: lock,
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Self { shared: Arc::new(shared) }
     }
+}
+
+/// What a stage is made of, but for what it says.
+pub(super) struct Parts {
+    pub dir: PathBuf,
+    pub lower: Lower,
+    pub mask: Mask,
+    pub upper: Upper,
+    pub lock: Lock,
 }
 
 /// The stage's directory, by its canonical path, and whether it was made now.
@@ -174,7 +204,7 @@ fn make_dir(dir: &Path) -> Result<(PathBuf, bool), OpenError> {
 }
 
 /// A stage that the view shows would stage its own files.
-fn place_check(dir: &Path, lower: &Path, mask: &Mask) -> Result<(), OpenError> {
+pub(super) fn place_check(dir: &Path, lower: &Path, mask: &Mask) -> Result<(), OpenError> {
     if lower.starts_with(dir) {
         return Err(OpenError::Around { stage: dir.to_owned(), lower: lower.to_owned() });
     }
@@ -186,10 +216,10 @@ fn place_check(dir: &Path, lower: &Path, mask: &Mask) -> Result<(), OpenError> {
     if covered { Ok(()) } else { Err(OpenError::Inside { stage: dir.to_owned(), lower: lower.to_owned() }) }
 }
 
-fn header(path: &Path, lower: &Lower, options: &StageOptions) -> Header {
+pub(super) fn header(path: &Path, root: &Stat, options: &StageOptions) -> Header {
     Header {
         lower: path.as_os_str().as_bytes().to_vec(),
-        root: *lower.root_stat(),
+        root: *root,
         boot: boot_id(),
         hidden: options.hidden.clone(),
         boundaries: options.boundaries.iter().map(|b| b.as_os_str().as_bytes().to_vec()).collect(),
@@ -202,7 +232,7 @@ pub(crate) fn boot_id() -> Vec<u8> {
 }
 
 /// Where the space can't be had now, sealing on a full disk may have to wait for some.
-fn reserve(path: &Path) {
+pub(super) fn reserve(path: &Path) {
     if let Ok(file) = File::create_new(path) {
         let _ = fallocate(&file, FallocateFlags::empty(), 0, RESERVED);
     }

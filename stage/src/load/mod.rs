@@ -7,7 +7,7 @@ mod sealed;
 mod tests;
 
 pub(crate) use net::{children, net_changes, view};
-pub(crate) use replay::replay;
+pub(crate) use replay::{replay, replay_live};
 pub(crate) use sealed::{SealBody, SealedContent, SealedStage};
 
 use std::collections::HashMap;

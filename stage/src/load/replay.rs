@@ -43,14 +43,29 @@ impl ReplayError {
     }
 }
 
-/// Applies the whole journal in `dir` to an empty tree.
+/// Applies the whole journal in `dir` to an empty tree. Nodes that nothing leads to any more are kept: their preimages
+/// are needed.
 pub(crate) fn replay(dir: &Path) -> Result<Replayed, ReplayError> {
+    replay_into(dir, true)
+}
+
+/// [`replay`], for a tree that goes on being used: it forgets what nothing leads to.
+pub(crate) fn replay_live(dir: &Path) -> Result<Replayed, ReplayError> {
+    let mut replayed = replay_into(dir, false)?;
+    let dead: Vec<_> = replayed.tree.nodes.iter().filter(|(_, n)| n.is_dead()).map(|(id, _)| *id).collect();
+    for id in dead {
+        replayed.tree.collect(id);
+    }
+    Ok(replayed)
+}
+
+fn replay_into(dir: &Path, keep_all: bool) -> Result<Replayed, ReplayError> {
     let mut frames = Frames::open(dir)?;
     let root = frames.header().root;
     if root.kind != FileKind::Directory {
         return Err(ReplayError::Journal(std::io::Error::from(Errno::NOTDIR).into()));
     }
-    let mut tree = Tree::new(&root, true);
+    let mut tree = Tree::new(&root, keep_all);
     let mut torn = false;
     loop {
         let at = frames.at();

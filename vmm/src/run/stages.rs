@@ -50,11 +50,12 @@ impl Stages {
             boundaries: pseudo,
             max_bytes: stage.max_bytes,
         };
-        Ok(Self {
-            project: serve(Stage::create(stage.dir.as_path(), job.spec.project.as_path(), project))?,
-            root: serve(Stage::create(&throw_away, lower, root))?,
-            throw_away,
-        })
+        let (dir, lower_of_project) = (stage.dir.as_path(), job.spec.project.as_path());
+        let project = match job.resume {
+            true => Stage::resume(dir, lower_of_project, &project),
+            false => Stage::create(dir, lower_of_project, project),
+        };
+        Ok(Self { project: serve(project)?, root: serve(Stage::create(&throw_away, lower, root))?, throw_away })
     }
 
     /// Lets no further request through, brings the project's changes to where they can be sealed, and removes the
@@ -152,7 +153,15 @@ mod tests {
             needs: vec![],
         };
         let hidden = vec![format!("{}/etc/shadow", root.display())];
-        WorkerJob { spec, run_dir: dir.join("run").into(), kernel: None, initramfs: None, hidden, without: vec![] }
+        WorkerJob {
+            spec,
+            run_dir: dir.join("run").into(),
+            kernel: None,
+            initramfs: None,
+            hidden,
+            resume: false,
+            without: vec![],
+        }
     }
 
     #[test]

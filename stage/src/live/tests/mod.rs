@@ -5,6 +5,7 @@ mod namespace;
 mod preimages;
 mod quota;
 mod references;
+mod resume;
 mod saving;
 mod view;
 

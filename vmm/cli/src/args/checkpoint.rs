@@ -2,9 +2,9 @@
 
 use std::ffi::OsString;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueHint};
 
-use super::{RunNameArgs, Span};
+use super::{EnvPair, RunNameArgs, Span};
 
 /// `pvisor checkpoint`.
 #[derive(Debug, Subcommand)]
@@ -99,13 +99,20 @@ pub(crate) struct ForkArgs {
     /// Id, unique beginning of an id, stage directory, or `last`
     #[arg(value_name = "RUN")]
     pub(crate) run: OsString,
-    /// How many
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    /// How many; with a command it is one
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000),
+        conflicts_with = "command")]
     pub(crate) count: u32,
     /// From this savepoint of the run rather than from its stage
     #[arg(long, value_name = "NAME")]
     pub(crate) savepoint: Option<String>,
-    /// Answer in JSON
+    /// Set a variable of the command, or pass on the caller's value
+    #[arg(long, value_name = "NAME[=VALUE]", requires = "command")]
+    pub(crate) env: Vec<EnvPair>,
+    /// Answer in JSON; with a command, report as `run --json` does
     #[arg(long)]
     pub(crate) json: bool,
+    /// A command to run at once, with these changes and as the other run was run
+    #[arg(last = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
 }

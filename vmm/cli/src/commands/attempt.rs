@@ -1,8 +1,10 @@
 //! One run on its way: what each stop of `pvisor run` does to it.
 
+use std::path::PathBuf;
+
 use pvisor_spec::{
     Bundle, CommandEnd, ExecutorKind, ExitCode, FilesystemMode, Interruption, Observation, Outcome, Probe, Question,
-    Receipt, RunSpec, StageRecord, StageState, WorkerJob,
+    Receipt, RunId, RunSpec, StageRecord, StageState, WorkerJob,
 };
 use serde::Serialize;
 
@@ -30,6 +32,18 @@ pub(super) struct Attempt {
     clerk: Clerk,
     /// Whether a worker was given the run, and with it the stage's directory.
     handed_over: bool,
+    /// What it begins with; `None`: the project as it is.
+    origin: Option<Origin>,
+}
+
+/// The changes of another run that one begins with.
+pub(super) struct Origin {
+    /// The other run.
+    pub(super) run: RunId,
+    /// Its stage.
+    pub(super) stage: PathBuf,
+    /// Which savepoint of it; `None`: as the run left it.
+    pub(super) savepoint: Option<String>,
 }
 
 /// How far a worker came.
@@ -43,7 +57,7 @@ pub(super) enum Progress {
 /// What the report says, for programs.
 #[derive(Serialize)]
 struct Report<'a> {
-    run: pvisor_spec::RunId,
+    run: RunId,
     executor: Option<ExecutorKind>,
     selection: &'a str,
     exit_code: u8,
@@ -72,7 +86,14 @@ impl Attempt {
             interrupt: None,
             clerk,
             handed_over: false,
+            origin: None,
         })
+    }
+
+    /// The same, beginning with the changes of another run.
+    pub(super) fn with(mut self, origin: Origin) -> Self {
+        self.claim.record.forked_from = Some(origin.run);
+        Self { origin: Some(origin), ..self }
     }
 
     /// Stop 3: the executor.
@@ -92,12 +113,15 @@ impl Attempt {
         Ok(())
     }
 
-    /// Stop 4: a place for the stage. The worker makes it, so that whoever writes it has made it.
+    /// Stop 4: a place for the stage. The worker makes it, so that whoever writes it has made it; where it begins with
+    /// another run's changes, these are put there.
     pub(super) fn stage(&mut self) -> Result<(), Interruption> {
-        match &self.spec.stage {
-            Some(stage) => stages::vacant(stage.dir.as_path()),
-            None => Ok(()),
-        }
+        let Some(stage) = &self.spec.stage else { return Ok(()) };
+        stages::vacant(stage.dir.as_path())?;
+        let Some(origin) = &self.origin else { return Ok(()) };
+        pvisor_stage::fork(&origin.stage, origin.savepoint.as_deref(), stage.dir.as_path())
+            .map(drop)
+            .map_err(|e| (&stages::savepoint_failure(&e)).into())
     }
 
     /// Stop 5: a worker that waits for its job.
@@ -119,6 +143,7 @@ impl Attempt {
             kernel: self.boot.as_ref().map(|b| b.kernel.clone().into()),
             initramfs: self.boot.as_ref().map(|b| b.initramfs.clone().into()),
             hidden,
+            resume: self.origin.is_some(),
             without: Vec::new(),
         };
         self.handed_over = true;
@@ -204,7 +229,7 @@ impl Attempt {
     }
 
     fn seal_stage(&mut self, outcome: Outcome) -> (Outcome, StageRecord) {
-        let Some(stage) = self.spec.stage.as_ref().filter(|_| self.handed_over) else {
+        let Some(stage) = self.spec.stage.as_ref().filter(|_| self.handed_over || self.origin.is_some()) else {
             return (outcome, bundle::no_stage());
         };
         let dir = stage.dir.as_path().to_owned();

@@ -1,13 +1,19 @@
-//! `pvisor fork`: more runs with the changes of one that is over.
+//! `pvisor fork`: more runs with the changes of one that is over, or of a savepoint; with a command, one that goes on
+//! from there.
+
+use std::path::Path;
 
 use pvisor_spec::{ExitCode, Interruption, OsBytes, Outcome, RunId};
 use pvisor_stage::{LoadError, StageStatus};
 use serde::Serialize;
 
+use super::attempt::{Attempt, Origin};
+use super::run::carry_out;
 use super::surroundings;
 use crate::args::ForkArgs;
 use crate::bundle;
-use crate::report::{Failure, answer, answer_json};
+use crate::report::{Failure, answer, answer_json, plain, say};
+use crate::resolve::{Ambient, resolve_like};
 use crate::runs::{Run, Store, now_ms};
 use crate::stages::{self, savepoint_failure, sealed};
 
@@ -24,19 +30,56 @@ struct Fork {
     changes: u64,
 }
 
+/// Forks; with a command the number is its exit code, and standard output is its own.
 pub(super) fn fork(args: &ForkArgs) -> Result<u8, Failure> {
-    let (ambient, store) = surroundings()?;
+    if args.command.is_empty() {
+        return fork_only(args);
+    }
+    Ok(fork_and_run(args).unwrap_or_else(|failure| {
+        failure.tell_aside(args.json);
+        failure.code
+    }))
+}
+
+fn fork_and_run(args: &ForkArgs) -> Result<u8, Failure> {
+    // A command's exit code can be any; what is wrong before there is one is told as `run` tells it.
+    let refused = |failure: Failure| failure.code(ExitCode::FAILED);
+    let (ambient, store) = surroundings().map_err(refused)?;
+    let of = origin(args, &ambient, &store).map_err(refused)?;
+    let stage = staged(&of).map_err(refused)?.to_owned();
+    let (resolved, missing) = resolve_like(&of.record.spec, &args.command, &args.env, &ambient)?;
+    for name in missing {
+        let name = plain(&name.to_string_lossy());
+        say(&format!("{name} was given to the command of {}, and is not set here: --env {name}=VALUE", of.id));
+    }
+    let origin = Origin { run: of.id, stage, savepoint: args.savepoint.clone() };
+    let attempt = Attempt::begin(&resolved, &store)?.with(origin);
+    Ok(carry_out(attempt, &resolved, &ambient, args.json))
+}
+
+/// The run to fork, with everything that can be known to be wrong checked.
+fn origin(args: &ForkArgs, ambient: &Ambient, store: &Store) -> Result<Run, Failure> {
     let live = store.find(&args.run, &ambient.cwd).ok().filter(|run| run.is_live() && args.savepoint.is_some());
     let run = match live {
         // A savepoint stays as it is while its run goes on.
         Some(run) => Some(run),
-        None => stages::find(&args.run, &store, &ambient)?.run,
+        None => stages::find(&args.run, store, ambient)?.run,
     };
-    let Some(run) = &run else {
+    let Some(run) = run else {
         return Err(Failure::new("no_run", "that stage has no record of a run, so it can't be forked")
             .code(ExitCode::NO_SUCH_RUN));
     };
-    check(run, args)?;
+    check(&run, args)?;
+    Ok(run)
+}
+
+fn staged(of: &Run) -> Result<&Path, Failure> {
+    of.stage_dir().ok_or_else(|| Failure::new("no_stage", format!("{} had no stage", of.id)))
+}
+
+fn fork_only(args: &ForkArgs) -> Result<u8, Failure> {
+    let (ambient, store) = surroundings()?;
+    let run = &origin(args, &ambient, &store)?;
     let mut forks = Vec::new();
     for _ in 0..args.count {
         forks.push(one(&store, run, args)?);
@@ -67,11 +110,11 @@ fn check(of: &Run, args: &ForkArgs) -> Result<(), Failure> {
 fn one(store: &Store, of: &Run, args: &ForkArgs) -> Result<Fork, Failure> {
     let id = RunId::new();
     let mut spec = of.record.spec.clone();
-    let (Some(from), Some(stage)) = (of.stage_dir(), spec.stage.as_mut()) else {
-        return Err(Failure::new("no_stage", format!("{} had no stage", of.id)));
-    };
+    let from = staged(of)?;
     spec.id = id;
-    stage.dir = store.home().join(id.to_string()).join("stage").into();
+    if let Some(stage) = &mut spec.stage {
+        stage.dir = store.home().join(id.to_string()).join("stage").into();
+    }
     let mut claim = store.begin(spec)?;
     claim.record.selection.clone_from(&of.record.selection);
     claim.record.forked_from = Some(of.id);
@@ -79,7 +122,7 @@ fn one(store: &Store, of: &Run, args: &ForkArgs) -> Result<Fork, Failure> {
     let forked = pvisor_stage::fork(from, args.savepoint.as_deref(), &dir).map_err(|e| savepoint_failure(&e));
     let (stage, outcome) = match &forked {
         Ok(seal) => (sealed(seal), outcome_of(of)),
-        Err(failure) => (stages::record(&dir), Outcome::Refused(refusal(failure))),
+        Err(failure) => (stages::record(&dir), Outcome::Refused(failure.into())),
     };
     let (receipts, probes) = of.bundle.as_ref().map(|b| (b.receipts.clone(), b.probes.clone())).unwrap_or_default();
     let bundle = bundle::compose(&claim.record, receipts, probes, outcome, stage, now_ms());
@@ -102,13 +145,5 @@ fn outcome_of(run: &Run) -> Outcome {
             message: "nothing is known of the command's end".to_owned(),
             hint: String::new(),
         }),
-    }
-}
-
-fn refusal(failure: &Failure) -> Interruption {
-    Interruption {
-        kind: failure.kind.clone(),
-        message: failure.message.clone(),
-        hint: failure.hints.first().cloned().unwrap_or_default(),
     }
 }

@@ -93,6 +93,16 @@ impl From<Interruption> for Failure {
     }
 }
 
+impl From<&Failure> for Interruption {
+    fn from(failure: &Failure) -> Self {
+        Self {
+            kind: failure.kind.clone(),
+            message: failure.message.clone(),
+            hint: failure.hints.first().cloned().unwrap_or_default(),
+        }
+    }
+}
+
 /// An error and its causes, outermost first, joined by colons; a cause that its parent already quotes is not repeated.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

@@ -28,11 +28,18 @@ pub(super) fn whole(named: &[OsBytes], ambient: &Ambient) -> Vec<OsBytes> {
 
 /// What a guest is given of `env`: the harmless ones, and those that were named.
 pub(super) fn projected(env: &[OsBytes], named: &[OsBytes]) -> Vec<OsBytes> {
-    let passed = env.iter().filter(|v| {
-        let name = name_of(v);
-        name.starts_with(b"LC_") || PASSED.iter().any(|p| p.as_bytes() == name)
-    });
+    let passed = env.iter().filter(|v| is_passed(name_of(v)));
     last_of_each(passed.chain(named).cloned())
+}
+
+/// Names of a run's variables that a guest is not given by itself: those that somebody named.
+pub(super) fn named_before(env: &[OsBytes]) -> impl Iterator<Item = EnvPair> {
+    let names = env.iter().map(name_of).filter(|name| !is_passed(name));
+    names.map(|name| EnvPair { name: OsString::from_vec(name.to_vec()), value: None })
+}
+
+fn is_passed(name: &[u8]) -> bool {
+    name.starts_with(b"LC_") || PASSED.iter().any(|p| p.as_bytes() == name)
 }
 
 fn last_of_each(all: impl Iterator<Item = OsBytes>) -> Vec<OsBytes> {

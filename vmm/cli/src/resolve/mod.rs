@@ -7,6 +7,8 @@ mod environment;
 mod network;
 mod place;
 
+use std::ffi::OsString;
+
 use pvisor_spec::{
     CommandSpec, Durability, EnvironmentMode, ExecutorKind, ExecutorRequest, GuestRoot, OsBytes, Resources, RunId,
     RunSpec, StageSpec,
@@ -137,6 +139,51 @@ pub(crate) fn resolve(args: &RunArgs, config: &Config, ambient: &Ambient) -> Res
         needs: confine::needs(args),
     };
     Ok(Resolved { spec, named, tty: args.tty, interactive: ambient.interactive })
+}
+
+/// A run of another command that is otherwise like an earlier one, by the caller of now: with his environment, on the
+/// executor that is selected now. Values of variables were not kept, so those that were named have the caller's;
+/// `named` comes on top. Also the names of those that the caller does not have.
+///
+/// # Errors
+/// There is no place for its stage.
+pub(crate) fn resolve_like(
+    earlier: &RunSpec,
+    command: &[OsString],
+    named: &[EnvPair],
+    ambient: &Ambient,
+) -> Result<(Resolved, Vec<OsString>), ResolveError> {
+    let id = RunId::new();
+    // Of a run that had all of the caller's, none was named: a guest of now must not get them.
+    let projected =
+        earlier.executor != Some(ExecutorKind::Host) || earlier.confinement.environment == EnvironmentMode::Projected;
+    let before = environment::named_before(&earlier.command.env).filter(|_| projected);
+    let (mut pairs, mut missing) = (Vec::new(), Vec::new());
+    for pair in before.filter(|pair| !named.iter().any(|n| n.name == pair.name)) {
+        match ambient.env.iter().any(|(name, _)| *name == pair.name) {
+            true => pairs.push(pair),
+            false => missing.push(pair.name),
+        }
+    }
+    pairs.extend(named.iter().cloned());
+    let named = environment::named(&pairs, ambient);
+    let mut spec = earlier.clone();
+    spec.id = id;
+    spec.executor = None;
+    spec.command = CommandSpec {
+        argv: command.iter().cloned().map(OsBytes::from).collect(),
+        env: environment::whole(&named, ambient),
+        uid: ambient.uid,
+        gid: ambient.gid,
+        groups: ambient.groups.clone(),
+        umask: ambient.umask,
+        tty: false,
+        ..spec.command
+    };
+    if let Some(stage) = &mut spec.stage {
+        stage.dir = place::stage(None, id, earlier.project.as_path(), ambient)?.into();
+    }
+    Ok((Resolved { spec, named, tty: TtyArg::Auto, interactive: ambient.interactive }, missing))
 }
 
 impl Resolved {
