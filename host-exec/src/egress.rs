@@ -45,6 +45,13 @@ pub fn is_destination(text: &str) -> bool {
     text.parse::<Rule>().is_ok()
 }
 
+/// Whether a rule of a deny list is about that destination, `NAME:PORT`. What can't be understood counts as denied.
+pub fn is_denied(destination: &str, deny: &[String]) -> bool {
+    let named = destination.rsplit_once(':').and_then(|(name, port)| Some((name.parse().ok()?, port.parse().ok()?)));
+    let Some((name, port)) = named else { return true };
+    deny.iter().any(|text| text.parse::<Rule>().map_or(true, |rule| rule.names(&name) && rule.covers_port(Some(port))))
+}
+
 fn stack_config(egress: &EgressSpec, link: LinkConfig) -> Result<StackConfig, EgressError> {
     let rules = |option: &'static str, texts: &[String]| -> Result<Vec<Rule>, EgressError> {
         let parse =
@@ -231,6 +238,18 @@ mod tests {
         assert_eq!(config.policy.default, DefaultVerdict::Public);
         let bad = EgressSpec { deny: vec!["http://x".into()], ..EgressSpec::default() };
         assert_eq!(check_egress(&bad).unwrap_err().to_string(), "--overlaynet-deny http://x");
+    }
+
+    #[test]
+    fn a_destination_is_denied_by_any_rule_about_it() {
+        let denied = |rule: &str| is_denied("api.example.com:443", &[rule.to_owned()]);
+        for rule in ["api.example.com", "API.example.com:443", "*.example.com", "*.com:443", "*", "http://x"] {
+            assert!(denied(rule), "{rule}");
+        }
+        for rule in ["example.com", "*.api.example.com", "api.example.com:80", "10.0.0.0/8"] {
+            assert!(!denied(rule), "{rule}");
+        }
+        assert!(is_denied("no port", &[]) && !is_denied("a.b:1", &[]));
     }
 
     #[test]

@@ -18,6 +18,6 @@ mod trials;
 mod work;
 
 pub use capability::{all, cgroup_v2, fuse, landlock, seccomp, tun, user_namespaces};
-pub use egress::{Egress, EgressError, check_egress, is_destination};
+pub use egress::{Egress, EgressError, check_egress, is_denied, is_destination};
 pub use executor::HostExecutor;
 pub use log::{FLOW_LOG, FlowLine};

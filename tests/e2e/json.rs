@@ -32,6 +32,8 @@ fn every_command_answers_in_json() {
         &["discard", "last"],
         &["doctor"],
         &["image", "list"],
+        &["profile", "list"],
+        &["profile", "show", "codex"],
     ] {
         let done = world.pvisor(&[args, &["--json"]].concat()).expect(0);
         assert!(done.json().is_object(), "{args:?}");
@@ -52,6 +54,7 @@ fn every_failure_answers_in_json() {
         (&["apply"], 2),
         (&["nope"], 2),
         (&["image", "rm", "nope"], 1),
+        (&["profile", "show", "nope"], 1),
     ] {
         let done = world.pvisor(&[args, &["--json"]].concat()).expect(code);
         assert_failure(&done.json(), code, &format!("{args:?}"));

@@ -17,6 +17,7 @@ mod killed;
 mod live_savepoints;
 mod network;
 mod parallel;
+mod profile;
 mod programs;
 mod quota;
 mod review;

@@ -15,6 +15,7 @@ mod exit;
 mod glob;
 mod id;
 mod run;
+mod sources;
 mod worker;
 
 pub use ask::{Answer, AnswerRecord, AnswerScope, AnsweredBy, Question, Subject};
@@ -35,4 +36,5 @@ pub use run::{
     CommandSpec, Durability, EgressDefault, EgressSpec, FilesystemMode, GuestRoot, NetworkMode, PublishSpec, Resources,
     RunSpec, StageSpec,
 };
+pub use sources::{LeftOut, ProfileGrant, Sources};
 pub use worker::{WorkerEvent, WorkerFailure, WorkerJob};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Confinement, ExecutorKind, ExecutorRequest, Need, OsBytes, RunId};
+use crate::{Confinement, ExecutorKind, ExecutorRequest, Need, OsBytes, RunId, Sources};
 
 /// Everything that decides a run, after arguments, configuration and defaults are resolved. Nothing is looked up later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +40,9 @@ pub struct RunSpec {
     pub force_slow_kvm: bool,
     /// How much each dimension's control matters, in the order of [`crate::Dimension::ALL`]; a missing one is `none`.
     pub needs: Vec<(crate::Dimension, Need)>,
+    /// What shaped the run besides the command line.
+    #[serde(default, skip_serializing_if = "Sources::is_empty")]
+    pub sources: Sources,
 }
 
 /// The command as it is executed.

@@ -161,6 +161,7 @@ impl Setup {
             grace_ms: 300,
             force_slow_kvm: false,
             needs: vec![],
+            sources: pvisor_spec::Sources::default(),
         };
         Wish { spec, around: None }
     }

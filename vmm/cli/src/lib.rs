@@ -6,6 +6,7 @@ mod args;
 mod artefacts;
 mod bundle;
 mod commands;
+mod profile;
 mod report;
 mod resolve;
 mod runs;

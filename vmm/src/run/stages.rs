@@ -151,6 +151,7 @@ mod tests {
             grace_ms: 0,
             force_slow_kvm: false,
             needs: vec![],
+            sources: pvisor_spec::Sources::default(),
         };
         let hidden = vec![format!("{}/etc/shadow", root.display())];
         WorkerJob {

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod checkpoint;
+mod profile;
 mod value;
 
 use std::ffi::OsString;
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 pub(crate) use checkpoint::{CheckpointCommand, CollectArgs, CreateArgs, ForkArgs, RestoreArgs, SavepointArgs};
+pub(crate) use profile::{ProfileCommand, ProfileShowArgs};
 pub(crate) use value::{AccessRule, AccessVerdict, Bytes, EnvPair, Memory, MountArg, MountUse, Published, Rate, Span};
 
 /// Runs a command where it can't change your project, and keeps what it changed for you to review and apply.
@@ -48,6 +50,9 @@ pub(crate) enum Command {
     /// Remembered answers to `run --ask`
     #[command(subcommand)]
     Access(AccessCommand),
+    /// What known agents need in a sandbox
+    #[command(subcommand)]
+    Profile(ProfileCommand),
     /// Guest kernels and other artefacts
     #[command(subcommand)]
     Image(ImageCommand),
@@ -87,6 +92,9 @@ pub(crate) struct RunArgs {
     /// As --safe, and do not start unless every kind of access is known to be controlled
     #[arg(long)]
     pub(crate) strict: bool,
+    /// Also give the command what this agent needs: its state, its variables, its services (`pvisor profile list`)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) profile: Option<String>,
     /// Virtual CPUs of the guest; processors that a command on the host can keep busy
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) cpus: Option<u8>,
@@ -481,6 +489,7 @@ impl Command {
             Self::Apply(args) => args.json,
             Self::Undo(args) => args.json,
             Self::Checkpoint(command) => command.json(),
+            Self::Profile(command) => command.json(),
             Self::Fork(args) => args.json,
             Self::Discard(args) | Self::Kill(args) => args.json,
             Self::Image(ImageCommand::Kernel(args)) => args.json,

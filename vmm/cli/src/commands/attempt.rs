@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use pvisor_spec::{
-    Bundle, CommandEnd, ExecutorKind, ExitCode, FilesystemMode, Interruption, Observation, Outcome, Probe, Question,
-    Receipt, RunId, RunSpec, StageRecord, StageState, WorkerJob,
+    Bundle, CommandEnd, ExecutorKind, ExitCode, FilesystemMode, Interruption, Observation, Outcome, Probe,
+    ProfileGrant, Question, Receipt, RunId, RunSpec, StageRecord, StageState, WorkerJob,
 };
 use serde::Serialize;
 
@@ -12,8 +12,8 @@ use super::status::{exit_code, outcome_text};
 use crate::access::Clerk;
 use crate::artefacts::{self, Boot};
 use crate::bundle::{self, without_values};
-use crate::report::{Failure, chain, count, plain, plain_path, say, say_json, span};
-use crate::resolve::{Ambient, Resolved};
+use crate::report::{Failure, chain, count, plain, say, say_json, span};
+use crate::resolve::{Ambient, Resolved, told_of_grant};
 use crate::runs::{Claim, Phase, Store, now_ms};
 use crate::supervisor::{EarlyEnd, Ending, Interrupt, WORKER_LOST, Worker, check};
 use crate::{secrets, select, stages};
@@ -34,6 +34,8 @@ pub(super) struct Attempt {
     handed_over: bool,
     /// What it begins with; `None`: the project as it is.
     origin: Option<Origin>,
+    /// Whether standard error is for programs.
+    json: bool,
 }
 
 /// The changes of another run that one begins with.
@@ -64,6 +66,8 @@ struct Report<'a> {
     outcome: &'a Outcome,
     stage: &'a StageRecord,
     stage_dir: Option<&'a pvisor_spec::OsBytes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<&'a ProfileGrant>,
     /// `kind`, `message` and `hints`, where the command did not come to an end of its own.
     #[serde(flatten)]
     failure: Option<Failure>,
@@ -71,7 +75,7 @@ struct Report<'a> {
 
 impl Attempt {
     /// Opens the run's record.
-    pub(super) fn begin(resolved: &Resolved, store: &Store) -> Result<Self, Failure> {
+    pub(super) fn begin(resolved: &Resolved, store: &Store, json: bool) -> Result<Self, Failure> {
         let spec = resolved.spec().clone();
         let clerk = Clerk::new(store.home(), spec.project.clone());
         let claim = store.begin(without_values(&spec)).map_err(|e| Failure::from(e).code(ExitCode::FAILED))?;
@@ -87,6 +91,7 @@ impl Attempt {
             clerk,
             handed_over: false,
             origin: None,
+            json,
         })
     }
 
@@ -103,14 +108,30 @@ impl Attempt {
         self.claim.record.spec = without_values(&self.spec);
         self.claim.record.selection = selection.reason.clone();
         if selection.fell_back {
-            say(&format!("{}; running on the host, changes are staged", plain(&selection.reason).replace('\n', " ")));
+            self.tell(&format!("{}; running on the host, changes are staged", selection.reason));
         } else if self.spec.stage.is_none() {
-            say(&format!("no --stage: changes go to {} directly", plain_path(self.spec.project.as_path())));
+            self.tell(&format!("no --stage: changes go to {} directly", self.spec.project.display()));
         }
+        self.tell_of_profile(resolved);
         if selection.kind == ExecutorKind::Krun {
             self.boot = Some(artefacts::ensure()?);
         }
         Ok(())
+    }
+
+    /// What a profile adds, or that there is one for this command.
+    fn tell_of_profile(&self, resolved: &Resolved) {
+        self.spec.sources.profile.iter().flat_map(told_of_grant).for_each(|line| self.tell(&line));
+        if let Some(hint) = resolved.hint() {
+            self.tell(hint);
+        }
+    }
+
+    /// One line for the person; programs find it in the report.
+    fn tell(&self, line: &str) {
+        if !self.json {
+            say(&plain(line).replace('\n', " "));
+        }
     }
 
     /// Stop 4: a place for the stage. The worker makes it, so that whoever writes it has made it; where it begins with
@@ -246,9 +267,9 @@ impl Attempt {
 
     /// Stop 10: the report; the number is the exit code. Where the person at the terminal interrupted the command, this
     /// process ends by the same signal instead.
-    pub(super) fn report(&self, bundle: &Bundle, json: bool) -> u8 {
+    pub(super) fn report(&self, bundle: &Bundle) -> u8 {
         let code = exit_code(&bundle.outcome);
-        if json {
+        if self.json {
             say_json(&Report {
                 run: self.spec.id,
                 executor: bundle.executor,
@@ -257,6 +278,7 @@ impl Attempt {
                 outcome: &bundle.outcome,
                 stage: &bundle.stage,
                 stage_dir: self.spec.stage.as_ref().map(|s| &s.dir),
+                profile: self.spec.sources.profile.as_ref(),
                 failure: match &bundle.outcome {
                     Outcome::Completed(_) => None,
                     Outcome::Refused(i) | Outcome::Interrupted(i) => Some(i.clone().into()),

@@ -53,8 +53,8 @@ fn fork_and_run(args: &ForkArgs) -> Result<u8, Failure> {
         say(&format!("{name} was given to the command of {}, and is not set here: --env {name}=VALUE", of.id));
     }
     let origin = Origin { run: of.id, stage, savepoint: args.savepoint.clone() };
-    let attempt = Attempt::begin(&resolved, &store)?.with(origin);
-    Ok(carry_out(attempt, &resolved, &ambient, args.json))
+    let attempt = Attempt::begin(&resolved, &store, args.json)?.with(origin);
+    Ok(carry_out(attempt, &resolved, &ambient))
 }
 
 /// The run to fork, with everything that can be known to be wrong checked.

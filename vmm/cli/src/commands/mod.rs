@@ -13,6 +13,7 @@ mod kill;
 mod list;
 mod logs;
 mod man;
+mod profile;
 mod review;
 mod run;
 mod schema;
@@ -48,6 +49,7 @@ pub(crate) fn dispatch(command: &Command) -> u8 {
         Command::Discard(args) => discard::discard(args),
         Command::Access(command) => access::access(command),
         Command::Image(command) => image::image(command),
+        Command::Profile(command) => profile::profile(command),
     };
     match done {
         Ok(code) => code,
@@ -60,8 +62,10 @@ pub(crate) fn dispatch(command: &Command) -> u8 {
 
 /// What applies replaced is kept for a time; each command gives up what has had its time.
 fn give_up_originals(command: &Command) {
-    let aloof =
-        matches!(command, Command::InternalWorker(_) | Command::Completions(_) | Command::Man | Command::Schema(_));
+    let aloof = matches!(
+        command,
+        Command::InternalWorker(_) | Command::Completions(_) | Command::Man | Command::Schema(_) | Command::Profile(_)
+    );
     // Surroundings that make no sense are the command's own business.
     if !aloof && let Ok((_, store)) = surroundings() {
         stages::give_up_originals(&store);

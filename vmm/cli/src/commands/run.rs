@@ -26,18 +26,18 @@ fn pass(args: &RunArgs) -> Result<u8, Failure> {
         answer_json(&without_values(resolved.spec()))?;
         return Ok(ExitCode::OK);
     }
-    let attempt = Attempt::begin(&resolved, &store)?;
-    Ok(carry_out(attempt, &resolved, &ambient, args.json))
+    let attempt = Attempt::begin(&resolved, &store, args.json)?;
+    Ok(carry_out(attempt, &resolved, &ambient))
 }
 
 /// All stops of a run that has a record; the number is the exit code.
-pub(super) fn carry_out(mut attempt: Attempt, resolved: &Resolved, ambient: &Ambient, json: bool) -> u8 {
+pub(super) fn carry_out(mut attempt: Attempt, resolved: &Resolved, ambient: &Ambient) -> u8 {
     let outcome = match live(&mut attempt, resolved, ambient) {
         Ok(end) => Outcome::Completed(end),
         Err(broken) => attempt.broken(broken),
     };
     let bundle = attempt.seal(outcome); // 9
-    attempt.report(&bundle, json) // 10
+    attempt.report(&bundle) // 10
 }
 
 /// From the record of a run to the end of its command.

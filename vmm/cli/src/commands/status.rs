@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use pvisor_spec::{
     AnswerRecord, AnsweredBy, Bundle, CommandEnd, ExecutorKind, ExitCode, KnownBy, Level, Observation, OsBytes,
-    Outcome, Probe, Receipt, RunId, Safety, StageState, signal_name,
+    Outcome, Probe, ProfileGrant, Receipt, RunId, Safety, StageState, signal_name,
 };
 use pvisor_stage::{Review, Selection};
 use serde::Serialize;
@@ -13,6 +13,7 @@ use super::surroundings;
 use crate::access::{scope_text, subject_text};
 use crate::args::StatusArgs;
 use crate::report::{Failure, ago, answer, answer_json, count, left, plain, plain_path, size, span};
+use crate::resolve::told_of_grant;
 use crate::runs::{Phase, Run, now_ms};
 use crate::stages::{self, Target};
 
@@ -31,6 +32,8 @@ struct Status<'a> {
     started_ms: u64,
     ended_ms: Option<u64>,
     forked_from: Option<RunId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<&'a ProfileGrant>,
     stage: Stage<'a>,
     safety: Safety,
     observations: Vec<Observation>,
@@ -121,6 +124,7 @@ fn describe<'a>(run: &'a Run, review: Option<&'a Review>) -> Status<'a> {
         started_ms: record.started_ms,
         ended_ms: bundle.map(|b| b.ended_ms),
         forked_from: record.forked_from,
+        profile: record.spec.sources.profile.as_ref(),
         stage: Stage {
             state: run.stage_state(),
             dir: record.spec.stage.as_ref().map(|s| &s.dir),
@@ -189,6 +193,9 @@ fn tell(out: &mut dyn Write, run: &Run, status: &Status<'_>) -> io::Result<()> {
     }
     if let Some(of) = status.forked_from {
         field(out, "fork of", &of.to_string())?;
+    }
+    for line in status.profile.iter().flat_map(|grant| told_of_grant(grant)) {
+        field(out, "grants", &line)?;
     }
     field(out, "stage", &stage_text(run, status))?;
     if let Some(until) = status.stage.originals_until_ms {

@@ -4,24 +4,28 @@ mod ambient;
 mod config;
 mod confine;
 mod environment;
+mod grant;
 mod network;
 mod place;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use pvisor_spec::{
     CommandSpec, Durability, EnvironmentMode, ExecutorKind, ExecutorRequest, GuestRoot, OsBytes, Resources, RunId,
-    RunSpec, StageSpec,
+    RunSpec, Sources, StageSpec,
 };
 
 pub(crate) use ambient::Ambient;
 pub(crate) use config::Config;
 pub(crate) use confine::ConfineError;
+pub(crate) use grant::told as told_of_grant;
 pub(crate) use place::PlaceError;
 use pvisor_host_exec::EgressError;
 
 use crate::access::{Memory, MemoryError};
 use crate::args::{DurabilityArg, EnvPair, ExecutorArg, RunArgs, TtyArg};
+use crate::profile::{self, ProfileError};
 use crate::report::{Failure, chain};
 
 /// Time between the polite signal and SIGKILL, where nothing else is said.
@@ -40,6 +44,8 @@ pub(crate) enum ResolveError {
     Confine(#[from] ConfineError),
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
 }
 
 impl From<ResolveError> for Failure {
@@ -54,6 +60,7 @@ impl From<ResolveError> for Failure {
                 .code(pvisor_spec::ExitCode::USAGE),
             ResolveError::Confine(confine) => confine.into(),
             ResolveError::Memory(memory) => Self::from(memory).code(pvisor_spec::ExitCode::FAILED),
+            ResolveError::Profile(profile) => Self::from(profile).code(pvisor_spec::ExitCode::USAGE),
         }
     }
 }
@@ -66,6 +73,7 @@ pub(crate) struct Resolved {
     named: Vec<OsBytes>,
     tty: TtyArg,
     interactive: bool,
+    hint: Option<String>,
 }
 
 /// Makes a run of what the person said, what is configured and where we are.
@@ -93,15 +101,39 @@ pub(crate) fn resolve(args: &RunArgs, config: &Config, ambient: &Ambient) -> Res
         DurabilityArg::Strict => Durability::Strict,
     });
     let max_bytes = args.stage_max_size.or(config.stage_max_size).map(|size| size.0);
-    let passed = args.pass_env.iter().map(|name| EnvPair { name: name.clone(), value: None });
-    let named: Vec<EnvPair> = passed.chain(args.env.iter().cloned()).collect();
-    let named = environment::named(&named, ambient);
-    let project = OsBytes::from(project);
     // What was said no to is no rule of a run that does not ask.
     let remembered = match args.ask {
-        true => Memory::at(&ambient.run_home).of_project(&project)?,
+        true => Memory::at(&ambient.run_home).of_project(&OsBytes::from(project.clone()))?,
         false => Vec::new(),
     };
+    let refused = network::answered(&remembered, false);
+    let denied_hosts: Vec<String> = args.overlaynet_deny.iter().cloned().chain(refused).collect();
+    let mut confinement = confine::confinement(args, ambient)?;
+    let mut grant = args.profile.as_deref().map(profile::find).transpose()?.map(|profile| {
+        let private: Vec<PathBuf> = stage.iter().chain([&ambient.run_home]).cloned().collect();
+        let ground = grant::Ground {
+            ambient,
+            home: confinement.home.as_ref().map(OsBytes::as_path),
+            project: &project,
+            filesystem: confine::filesystem(args),
+            denied: &confinement.denied,
+            mounts: &confinement.mounts,
+            private: &private,
+            denied_hosts: &denied_hosts,
+        };
+        grant::grant(&profile, &ground)
+    });
+    let network = network::network(args, grant.as_ref().map_or(&[], |grant| &grant.hosts), &remembered)?;
+    if let Some(grant) = &mut grant {
+        grant::hosts(grant, &network);
+        // What the person mounts comes later, and lies on top.
+        confinement.mounts.splice(0..0, grant.mounts.iter().cloned());
+    }
+    let granted = grant.iter().flat_map(|grant| &grant.variables).map(OsString::from);
+    let passed = granted.chain(args.pass_env.iter().cloned()).map(|name| EnvPair { name, value: None });
+    let named: Vec<EnvPair> = passed.chain(args.env.iter().cloned()).collect();
+    let named = environment::named(&named, ambient);
+    let hint = grant::hint(&args.command[0], confine::preset(args) && grant.is_none());
     let spec = RunSpec {
         id,
         command: CommandSpec {
@@ -116,11 +148,11 @@ pub(crate) fn resolve(args: &RunArgs, config: &Config, ambient: &Ambient) -> Res
         },
         requested,
         executor: None,
-        project,
+        project: project.into(),
         stage: stage.map(|dir| StageSpec { dir: dir.into(), durability, max_bytes }),
         filesystem: confine::filesystem(args),
-        confinement: confine::confinement(args, ambient)?,
-        network: network::network(args, &remembered)?,
+        confinement,
+        network,
         resources: Resources {
             cpus: args.cpus.or(config.cpus),
             memory_mib: args.memory.or(config.memory).map(|m| m.0),
@@ -137,8 +169,9 @@ pub(crate) fn resolve(args: &RunArgs, config: &Config, ambient: &Ambient) -> Res
         grace_ms: args.grace.or(config.grace).map_or(GRACE_MS, |g| g.0),
         force_slow_kvm: args.force_slow_kvm,
         needs: confine::needs(args),
+        sources: Sources { profile: grant },
     };
-    Ok(Resolved { spec, named, tty: args.tty, interactive: ambient.interactive })
+    Ok(Resolved { spec, named, tty: args.tty, interactive: ambient.interactive, hint })
 }
 
 /// A run of another command that is otherwise like an earlier one, by the caller of now: with his environment, on the
@@ -183,7 +216,7 @@ pub(crate) fn resolve_like(
     if let Some(stage) = &mut spec.stage {
         stage.dir = place::stage(None, id, earlier.project.as_path(), ambient)?.into();
     }
-    Ok((Resolved { spec, named, tty: TtyArg::Auto, interactive: ambient.interactive }, missing))
+    Ok((Resolved { spec, named, tty: TtyArg::Auto, interactive: ambient.interactive, hint: None }, missing))
 }
 
 impl Resolved {
@@ -192,11 +225,17 @@ impl Resolved {
         &self.spec
     }
 
+    /// What the person may want to know before the run: a fragment.
+    pub(crate) fn hint(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+
     /// The run on that executor.
     pub(crate) fn on(&self, kind: ExecutorKind) -> RunSpec {
         let mut spec = self.spec.clone();
         spec.executor = Some(kind);
         spec.network = network::network_on(kind, &spec.network);
+        grant::on(kind, &mut spec);
         let projected = spec.confinement.environment == EnvironmentMode::Projected;
         if kind == ExecutorKind::Host && projected {
             spec.resources = confine::preset_limits(spec.resources);

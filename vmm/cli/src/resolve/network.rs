@@ -10,35 +10,47 @@ use crate::args::RunArgs;
 /// Word for all public addresses among the destinations that are allowed.
 const PUBLIC: &str = "public";
 
-/// The network that the arguments ask for: under a preset nothing but what is named, and what `remembered` answers
-/// opened where the person is asked.
+/// The network that the arguments ask for: under a preset nothing but what is named, what a profile opens (`granted`),
+/// and what `remembered` answers opened where the person is asked.
 ///
 /// # Errors
 /// A destination that is none.
-pub(super) fn network(args: &RunArgs, remembered: &[Remembered]) -> Result<NetworkMode, EgressError> {
-    if args.overlaynet_deny_all || !(names_policy(args) || args.ask) {
+pub(super) fn network(
+    args: &RunArgs,
+    granted: &[String],
+    remembered: &[Remembered],
+) -> Result<NetworkMode, EgressError> {
+    let named = names_policy(args);
+    if args.overlaynet_deny_all {
+        return Ok(NetworkMode::DenyAll);
+    }
+    if !(named || args.ask) && (granted.is_empty() || !is_confined(args)) {
         return Ok(if is_confined(args) { NetworkMode::DenyAll } else { NetworkMode::Host });
     }
-    let public =
-        args.overlaynet_allow.is_empty() && !args.ask || args.overlaynet_allow.iter().any(|text| text == PUBLIC);
-    let answered = |allowed: bool| {
-        remembered.iter().filter(move |answer| answer.allowed == allowed).filter_map(|answer| match &answer.subject {
-            Subject::Host(rule) => Some(rule.clone()),
-            Subject::Path(_) => None,
-        })
-    };
-    let named = args.overlaynet_allow.iter().filter(|text| *text != PUBLIC).cloned();
+    // Whoever names only what is denied has the rest.
+    let rest = named && args.overlaynet_allow.is_empty() && !args.ask;
+    let public = rest || args.overlaynet_allow.iter().any(|text| text == PUBLIC);
+    let allowed = args.overlaynet_allow.iter().filter(|text| *text != PUBLIC);
     let egress = EgressSpec {
         default: if public { EgressDefault::Public } else { EgressDefault::Nothing },
-        allow: named.chain(answered(true)).collect(),
+        allow: allowed.chain(granted).cloned().chain(answered(remembered, true)).collect(),
         deny: args.overlaynet_deny.clone(),
         limit: args.overlaynet_limit.map(|rate| rate.0),
         publish: args.publish.iter().map(|p| PublishSpec { host: p.host, port: p.port }).collect(),
         ask: args.ask,
-        refused: answered(false).collect(),
+        refused: answered(remembered, false).collect(),
     };
     check_egress(&egress)?;
     Ok(NetworkMode::Egress(egress))
+}
+
+/// The hosts that answers were about.
+pub(super) fn answered(remembered: &[Remembered], allowed: bool) -> impl Iterator<Item = String> {
+    let of = remembered.iter().filter(move |answer| answer.allowed == allowed);
+    of.filter_map(|answer| match &answer.subject {
+        Subject::Host(rule) => Some(rule.clone()),
+        Subject::Path(_) => None,
+    })
 }
 
 /// Whether the arguments keep the command from the host's network.

@@ -59,7 +59,15 @@ fn lacking(kind: ExecutorKind, spec: &RunSpec) -> Option<Interruption> {
         Some(Interruption { kind: kind.to_owned(), message: message.to_owned(), hint: hint.to_owned() })
     };
     if kind != ExecutorKind::Host {
-        return None;
+        let granted = spec.sources.profile.as_ref().map_or(&[][..], |grant| &grant.mounts);
+        return match spec.confinement.mounts.iter().all(|mount| granted.contains(mount)) {
+            true => None,
+            false => lacking(
+                "mount",
+                "a guest of this version has no mounts of the host's",
+                "use --executor host, or leave --mount out: a guest can read what is not secret anyway",
+            ),
+        };
     }
     if spec.root != GuestRoot::Host {
         return lacking(
