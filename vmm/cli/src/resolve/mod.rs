@@ -340,6 +340,13 @@ mod tests {
         let both = ["--overlaynet-allow", "crates.io", "--overlaynet-allow", "public"];
         assert_eq!(default(&both), Some((EgressDefault::Public, 1)));
         assert_eq!(default(&["--overlaynet-deny", "x.org"]), Some((EgressDefault::Public, 0)));
+        // A preset that denies the network is not opened by what narrows it, nor by a port that is published.
+        for option in [["--overlaynet-deny", "x.org"], ["--overlaynet-limit", "1M"], ["--publish", "8080:80"]] {
+            for preset in ["--safe", "--strict"] {
+                let args = [&[preset][..], &option].concat();
+                assert_eq!(default(&args), Some((EgressDefault::Nothing, 0)), "{args:?}");
+            }
+        }
         assert_eq!(default(&["--publish", "80"]), Some((EgressDefault::Public, 0)));
         let bad = resolved(&["--overlaynet-allow", "http://x", "--", "true"], &ambient);
         assert!(matches!(bad, Err(ResolveError::Network(_))));

@@ -27,8 +27,8 @@ pub(super) fn network(
     if !(named || args.ask) && (granted.is_empty() || !is_confined(args)) {
         return Ok(if is_confined(args) { NetworkMode::DenyAll } else { NetworkMode::Host });
     }
-    // Whoever names only what is denied has the rest.
-    let rest = named && args.overlaynet_allow.is_empty() && !args.ask;
+    // Whoever names only what is denied has the rest, except under a preset.
+    let rest = named && args.overlaynet_allow.is_empty() && !confine::preset(args);
     let public = rest || args.overlaynet_allow.iter().any(|text| text == PUBLIC);
     let allowed = args.overlaynet_allow.iter().filter(|text| *text != PUBLIC);
     let egress = EgressSpec {
