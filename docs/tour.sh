@@ -3,7 +3,8 @@
 set -eu
 cd "$(dirname "$0")/.."
 cargo build --release
-pvisor=$(pwd)/target/release/pvisor
+target=${CARGO_TARGET_DIR:-target}
+pvisor=$(cd "$target/release" && pwd)/pvisor
 tour=$(mktemp -d)
 trap 'rm -rf "$tour"' EXIT
 show() { printf '\n$ %s\n' "$*"; }
