@@ -191,10 +191,15 @@ impl EventLog {
     }
 }
 
+/// Milliseconds since the Unix epoch.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
 impl Written {
     fn write(&mut self, event: Event, most: u64) {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
-        let line = FlowLine { time_ms: u64::try_from(now).unwrap_or(u64::MAX), event };
+        let line = FlowLine { time_ms: now_ms(), event };
         let mut text = serde_json::to_vec(&line).unwrap_or_default();
         text.push(b'\n');
         let length = text.len() as u64;

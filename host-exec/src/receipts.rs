@@ -43,10 +43,9 @@ pub(crate) fn collect(
             of_root(plan, sandbox, probes, &mut receipts);
         }
         let alone = launched.namespaces.is_none();
-        match (plan.restrictions.has_landlock(alone), plan.restrictions.wants_landlock()) {
-            (true, _) => receipts.push(landlock(alone, probes)),
-            (false, true) => receipts.push(no_landlock()),
-            (false, false) => {}
+        if plan.restrictions.wants_landlock() {
+            let installed = plan.restrictions.has_landlock(alone);
+            receipts.push(if installed { landlock(alone, probes) } else { no_landlock() });
         }
     }
     of_process(plan, probes, &mut receipts);

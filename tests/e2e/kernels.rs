@@ -56,21 +56,21 @@ fn without_landlock(command: Command) -> Done {
     // It holds for this thread and what it starts.
     let run = std::thread::spawn(move || {
         seccompiler::apply_filter(&program).unwrap();
-        Done(command_output(command))
+        finish(command)
     });
     run.join().unwrap()
-}
-
-fn command_output(mut command: Command) -> std::process::Output {
-    command.output().unwrap()
 }
 
 fn observation<'a>(status: &'a Value, dimension: &str) -> &'a Value {
     status["observations"].as_array().unwrap().iter().find(|o| o["dimension"] == dimension).unwrap()
 }
 
-fn controls(status: &Value) -> Vec<&str> {
-    status["receipts"].as_array().unwrap().iter().map(|r| r["control"].as_str().unwrap()).collect()
+fn receipt<'a>(status: &'a Value, control: &str) -> Option<&'a Value> {
+    status["receipts"].as_array().unwrap().iter().find(|r| r["control"] == control)
+}
+
+fn assert_safety(status: &Value, held: bool) {
+    assert!(status["safety"].as_object().unwrap().values().all(|is_held| *is_held == held), "{status:#}");
 }
 
 /// A file outside of everything, and a script that tries to read and to write it.
@@ -92,9 +92,9 @@ fn without_user_namespaces_root_is_kept_by_the_others() {
     let done = finish(contained(&world, &["run", "--executor", "host", "--safe", "--", "sh", "-c", &script])).expect(0);
     assert_kept(&world, &done);
     let status = world.status();
-    assert!(!controls(&status).contains(&"user_namespace"), "{status:#}");
-    assert!(controls(&status).contains(&"pid_namespace"), "{status:#}");
-    assert!(status["safety"].as_object().unwrap().values().all(|held| *held == true), "{status:#}");
+    assert!(receipt(&status, "user_namespace").is_none(), "{status:#}");
+    assert!(receipt(&status, "pid_namespace").is_some(), "{status:#}");
+    assert_safety(&status, true);
     world.assert_nothing_left();
 }
 
@@ -125,7 +125,7 @@ fn without_any_namespace_landlock_is_alone_and_little_is_claimed() {
         assert_eq!((&seen["level"], &seen["controls"]), (&level.into(), &serde_json::json!(by)), "{status:#}");
     }
     assert_eq!(status["safety"]["subprocess_non_bypassable"], false, "its processes can get away: {status:#}");
-    let landlock = status["receipts"].as_array().unwrap().iter().find(|r| r["control"] == "landlock").unwrap();
+    let landlock = receipt(&status, "landlock").unwrap();
     assert!(landlock["detail"].as_str().unwrap().contains("without a projected root"), "{landlock:#}");
     world.assert_nothing_left();
 }
@@ -138,10 +138,10 @@ fn without_landlock_the_projected_root_is_alone() {
     let done = without_landlock(world.std_command(&args)).expect(0);
     assert_kept(&world, &done);
     let status = world.status();
-    let landlock = status["receipts"].as_array().unwrap().iter().find(|r| r["control"] == "landlock").unwrap();
+    let landlock = receipt(&status, "landlock").unwrap();
     assert_eq!(landlock["level"], "unenforced", "{landlock:#}");
     assert_eq!(observation(&status, "filesystem_read")["controls"], serde_json::json!(["projected_root"]));
-    assert!(status["safety"].as_object().unwrap().values().all(|held| *held == true), "{status:#}");
+    assert_safety(&status, true);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn without_namespaces_and_landlock_no_sandbox_is_claimed() {
     let done = without_landlock(bare(&world, &args)).expect(0);
     assert!(done.stdout().starts_with("a secret of the host"), "{done}");
     let status = finish(bare(&world, &["status", "--json"])).json();
-    assert!(status["safety"].as_object().unwrap().values().all(|held| *held == false), "{status:#}");
+    assert_safety(&status, false);
 }
 
 /// Runs its arguments where no control group is to be had.
@@ -181,7 +181,7 @@ fn without_a_control_group_no_limit_is_claimed_that_the_kernel_does_not_keep() {
     assert_eq!(done.stdout(), "100\n", "then the claim can be made: {done}");
     let status = world.status();
     assert_eq!(observation(&status, "resources")["level"], "cooperative", "{status:#}");
-    let limits = status["receipts"].as_array().unwrap().iter().find(|r| r["control"] == "process_limits").unwrap();
+    let limits = receipt(&status, "process_limits").unwrap();
     let detail = limits["detail"].as_str().unwrap();
     assert!(detail.contains("Nofile 500") && detail.ends_with("a control group: pids"), "{detail}");
     // What was asked for by name and is held by nothing is not passed over.

@@ -7,6 +7,8 @@ use nix::unistd::Pid;
 use rustix::io::Errno;
 use rustix::process::WaitOptions;
 
+use super::stat::Stat;
+
 /// Most rounds of killing without one that ended: some processes (those of another user) can't be killed.
 const MAX_IDLE_ROUNDS: usize = 400;
 /// Between two rounds.
@@ -43,17 +45,9 @@ fn children() -> Vec<Pid> {
     let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
     processes
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|pid| parent_of(*pid) == Some(own.as_raw()))
+        .filter(|pid| Stat::of(*pid).is_some_and(|stat| stat.parent == own.as_raw()))
         .map(Pid::from_raw)
         .collect()
-}
-
-fn parent_of(pid: i32) -> Option<i32> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The name before it is in parentheses and can hold anything.
-    let after = &stat[stat.iter().rposition(|b| *b == b')')? + 1..];
-    let mut fields = after.split(|b| *b == b' ').filter(|f| !f.is_empty());
-    std::str::from_utf8(fields.nth(1)?).ok()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -64,9 +58,10 @@ mod tests {
     fn a_child_is_found_by_its_parent() {
         let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
         assert!(children().contains(&Pid::from_raw(child.id().cast_signed())));
-        assert_eq!(parent_of(child.id().cast_signed()), Some(std::process::id().cast_signed()));
+        let parent = |pid: i32| Stat::of(pid).map(|stat| stat.parent);
+        assert_eq!(parent(child.id().cast_signed()), Some(std::process::id().cast_signed()));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(parent_of(i32::MAX), None);
+        assert_eq!(parent(i32::MAX), None);
     }
 }

@@ -8,6 +8,8 @@ use std::collections::HashSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
+use super::stat::Stat;
+
 /// How long it may take for processes to stop: those that wait for a disk do it later, but can't do anything before.
 const PATIENCE: Duration = Duration::from_millis(300);
 
@@ -21,10 +23,10 @@ pub(super) struct Held {
 impl Held {
     /// Stops every process of this namespace but this one.
     pub(super) fn hold() -> Self {
-        let stopped = processes().filter(|(_, state)| *state == 'T').map(|(pid, _)| pid).collect();
+        let stopped = processes().filter(|(_, state)| *state == b'T').map(|(pid, _)| pid).collect();
         signal(-1, libc::SIGSTOP);
         let deadline = Instant::now() + PATIENCE;
-        while processes().any(|(_, state)| matches!(state, 'R' | 'S')) && Instant::now() < deadline {
+        while processes().any(|(_, state)| matches!(state, b'R' | b'S')) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
         Self { stopped }
@@ -42,14 +44,12 @@ impl Held {
 }
 
 /// Every process but this one, and its state as the kernel writes it.
-fn processes() -> impl Iterator<Item = (i32, char)> {
+fn processes() -> impl Iterator<Item = (i32, u8)> {
     let own = std::process::id().cast_signed();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(move |entry| {
         let pid: i32 = entry.file_name().to_str()?.parse().ok().filter(|pid| *pid != own)?;
-        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-        // The name before it can have anything in it.
-        Some((pid, stat.rsplit_once(')')?.1.trim_start().chars().next()?))
+        Some((pid, Stat::of(pid)?.state))
     })
 }
 

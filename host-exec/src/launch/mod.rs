@@ -6,6 +6,7 @@ mod descendants;
 mod hold;
 mod init;
 pub(crate) mod namespaces;
+mod stat;
 mod still;
 pub(crate) mod terminal;
 mod trial;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::channel::{Channel, Order};
+use super::stat::{Stat, is_gone};
 
 /// Between two looks at the processes.
 const STEP: Duration = Duration::from_millis(1);
@@ -170,7 +171,8 @@ impl Process {
     }
 
     fn read(pid: Pid) -> Result<Option<Self>, StillError> {
-        let Some(stat) = Stat::read(&format!("/proc/{}/stat", raw(pid)))? else { return Ok(None) };
+        let path = format!("/proc/{}/stat", raw(pid));
+        let Some(stat) = Stat::read(&path).map_err(|e| unreadable(&path, e))? else { return Ok(None) };
         Ok(Some(Self { pid, parent: stat.parent, name: stat.name }))
     }
 
@@ -178,7 +180,7 @@ impl Process {
     /// itself, so the signal has to be taken back there.
     fn was_stopped_before(&self) -> bool {
         let dir = format!("/proc/{}", raw(self.pid));
-        let is_stopped = matches!(Stat::read(&format!("{dir}/stat")), Ok(Some(stat)) if stat.state == b'T');
+        let is_stopped = Stat::of(raw(self.pid)).is_some_and(|stat| stat.state == b'T');
         let status = std::fs::read_to_string(format!("{dir}/status")).unwrap_or_default();
         let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
         let pending = pending.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
@@ -201,7 +203,8 @@ impl Process {
             };
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
-            if let (Some(stat), Ok(thread)) = (Stat::read(&format!("{path}/{name}/stat"))?, name.parse()) {
+            let stat = format!("{path}/{name}/stat");
+            if let (Some(stat), Ok(thread)) = (Stat::read(&stat).map_err(|e| unreadable(&stat, e))?, name.parse()) {
                 threads.push((stat.state, thread));
             }
         }
@@ -243,42 +246,8 @@ fn same_memory(a: i32, b: i32) -> bool {
     unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) == 0 }
 }
 
-/// What `/proc/PID/stat` says first.
-#[derive(Debug)]
-struct Stat {
-    name: String,
-    state: u8,
-    parent: i32,
-}
-
-impl Stat {
-    /// `None`: it is gone.
-    fn read(path: &str) -> Result<Option<Self>, StillError> {
-        match std::fs::read(path) {
-            Ok(line) => Ok(Self::parse(&line)),
-            Err(e) if is_gone(&e) => Ok(None),
-            Err(e) => Err(unreadable(path, e)),
-        }
-    }
-
-    fn parse(line: &[u8]) -> Option<Self> {
-        // The name is in parentheses and can hold anything.
-        let open = line.iter().position(|b| *b == b'(')?;
-        let close = line.iter().rposition(|b| *b == b')')?;
-        let name = String::from_utf8_lossy(line.get(open + 1..close)?).into_owned();
-        let mut fields = line[close + 1..].split(|b| *b == b' ').filter(|f| !f.is_empty());
-        let state = *fields.next()?.first()?;
-        let parent = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-        Some(Self { name, state, parent })
-    }
-}
-
 fn raw(pid: Pid) -> i32 {
     pid.as_raw_nonzero().get()
-}
-
-fn is_gone(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
 fn unreadable(what: &str, source: io::Error) -> StillError {
@@ -288,13 +257,6 @@ fn unreadable(what: &str, source: io::Error) -> StillError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_can_hold_anything() {
-        let stat = Stat::parse(b"12 (a) R (b) S 7 12 12 0 -1").unwrap();
-        assert_eq!((&*stat.name, stat.state, stat.parent), ("a) R (b", b'S', 7));
-        assert!(Stat::parse(b"12 nonsense").is_none() && Stat::parse(b"").is_none());
-    }
 
     #[test]
     fn shared_mappings_of_files_are_told_from_others() {
@@ -313,9 +275,7 @@ mod tests {
         let spawn = || std::process::Command::new("sleep").arg("100").spawn().unwrap();
         let (mut runs, mut rests) = (spawn(), spawn());
         let pid = |child: &std::process::Child| Pid::from_raw(child.id().cast_signed()).unwrap();
-        let state = |child: &std::process::Child| {
-            Stat::read(&format!("/proc/{}/stat", raw(pid(child)))).unwrap().unwrap().state
-        };
+        let state = |child: &std::process::Child| Stat::of(raw(pid(child))).unwrap().state;
         let until = |child: &std::process::Child, wanted: u8| {
             let start = Instant::now();
             while state(child) != wanted {

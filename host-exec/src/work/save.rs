@@ -2,7 +2,7 @@
 //! and only then the stage is taken. The rest is done while they go on.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use pvisor_spec::{ControlAnswer, ControlRequest, Saved, WorkerFailure};
 use pvisor_virtiofs::StageFs;
@@ -13,6 +13,7 @@ use rustix::process::Pid;
 
 use crate::failure::{failure, failure_from};
 use crate::launch::{Channel, Still, StillError};
+use crate::log::now_ms;
 
 /// Word for programs: the pause was too short.
 const PAUSE: &str = "pause_limit";
@@ -38,9 +39,7 @@ impl Saver {
 
     fn save(&self, name: Option<&str>, limit: Duration) -> Result<Saved, WorkerFailure> {
         let stage = self.filesystem.stage();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        let prepared = stage.prepare_savepoint(name, now_ms).map_err(|e| not_saved(&e, limit))?;
+        let prepared = stage.prepare_savepoint(name, now_ms()).map_err(|e| not_saved(&e, limit))?;
         let begin = Instant::now();
         let deadline = begin.checked_add(limit).unwrap_or(begin);
         let still = Still::hold(&self.channel, self.first, deadline).map_err(|e| not_held(&e, limit))?;
